@@ -1,0 +1,1 @@
+"""Campaigns: what to prove about each store, one folder per store."""

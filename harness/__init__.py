@@ -1,0 +1,1 @@
+"""Crash-conformance harness for durable stores."""

@@ -1,0 +1,27 @@
+"""Every error that the harness raises, and nothing else."""
+
+from __future__ import annotations
+
+
+class HarnessError(Exception):
+    """
+    Root of the errors that a user of the harness can meet.
+
+    The message names the thing, says what was expected and what to do.
+    """
+
+
+class ConfigurationError(HarnessError):
+    """The campaign, the configuration or the command line is wrong; nothing was explored."""
+
+
+class WorkspaceError(HarnessError):
+    """The work folder cannot be used: missing, unwritable, too small or full."""
+
+
+class ZygoteDied(HarnessError):
+    """A worker process of the harness ended by itself; what it printed is in the message."""
+
+
+class Hangup(BaseException):
+    """The process that asked for the work is gone; end every child and leave."""

@@ -1,0 +1,1 @@
+"""Durable stores that the harness proves. Imports nothing from harness or campaigns."""
