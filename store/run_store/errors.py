@@ -16,6 +16,7 @@ __all__ = [
     "InitLockReplaced",
     "InitializationFailed",
     "NetworkFilesystem",
+    "NotADatabase",
     "ProbeFailed",
     "RunStoreError",
     "UnknownVersion",
@@ -166,6 +167,15 @@ class IncompatibleDatabase(RunStoreError):
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"database={str(path)!r} {problem}")
         self.path = path
+
+
+class NotADatabase(IncompatibleDatabase):
+    """The file has content, but none that SQLite can read as a database."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            path, "is not an SQLite database; choose another root, or restore it from a backup."
+        )
 
 
 class UnknownVersion(IncompatibleDatabase):
