@@ -30,10 +30,11 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from types import FrameType
+from typing import NoReturn, TypeAlias
 
 from harness.errors import ConfigurationError, Hangup, HarnessError
 
@@ -74,7 +75,11 @@ _STACK_BYTES_MAX = 64 << 10
 _COMMAND_CHARACTERS_MAX = 300
 _POLL_SECONDS = 0.1
 _STACK_MARK = b"Fatal Python error: Aborted"
-_HELD_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_Handler: TypeAlias = Callable[[int, FrameType | None], object] | signal.Handlers
+_FRESH_HANDLERS: dict[signal.Signals, _Handler] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
 
 # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
@@ -184,7 +189,8 @@ def become_zygote() -> None:
     """
     Make this process the one that inherits and reaps every descendant of its children.
 
-    Also switches core dumps off, here and in all children, and lets ended children be waited for.
+    Also switches core dumps off, here and in all children, unblocks all signals, and lets ended
+    children be waited for.
 
     Raises: ConfigurationError: the platform has no fork, pidfd_open, memfd_create or /proc.
     Source: prctl(2), PR_SET_CHILD_SUBREAPER, Linux 3.4; pidfd_open(2), Linux 5.3.
@@ -207,6 +213,10 @@ def become_zygote() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # A parent may have handed down "ignored", and then the kernel reaps children before we do.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    with contextlib.suppress(AttributeError, ValueError):
+        # For the children: a crash flushes nothing, so lines must leave at once.
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
 def run_child(
@@ -241,19 +251,20 @@ def run_child(
     _flush_streams()
     started = time.monotonic()
     parent = os.getpid()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_SIGNALS)
+    # Looked up and converted here: in the child each touched page costs a copy, 2 us.
+    place = os.fspath(directory)
+    handlers = {n: h for n, h in _FRESH_HANDLERS.items() if signal.getsignal(n) is not h}
     try:
         pid = os.fork()
         if pid == 0:
-            _be_child(target, parent, directory, output, close_in_child)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    try:
+            _be_child(target, parent, handlers, place, output, close_in_child)
         is_hung, stack = _watch(pid, timeout_seconds, output, hangup_fd)
         _, wait_status = os.waitpid(pid, 0)
         seconds = time.monotonic() - started
         leftovers = _end_survivors()
     except BaseException:
+        if os.getpid() != parent:  # a signal's exception in the child, before its own guard
+            os._exit(EXIT_RAISED)
         with contextlib.suppress(HarnessError):
             _kill_all()
         raise
@@ -292,14 +303,18 @@ def describe(ended: Ended) -> str:
 def _be_child(
     target: Callable[[], int],
     parent: int,
-    directory: Path,
+    handlers: Mapping[signal.Signals, _Handler],
+    place: str,
     output: Output,
     close_in_child: Sequence[int],
 ) -> NoReturn:
     status = EXIT_RAISED
     try:
         try:
-            _set_up_child(parent, directory, output, close_in_child)
+            _set_up_child(parent, output, close_in_child)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            os.chdir(place)
             status = _checked_status(target())
         except BaseException as error:
             status = EXIT_RAISED
@@ -310,9 +325,7 @@ def _be_child(
         os._exit(status)
 
 
-def _set_up_child(
-    parent: int, directory: Path, output: Output, close_in_child: Sequence[int]
-) -> None:
+def _set_up_child(parent: int, output: Output, close_in_child: Sequence[int]) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the line above
         os._exit(EXIT_RAISED)
@@ -326,13 +339,6 @@ def _set_up_child(
     os.dup2(output.fileno(), 2)
     # To the memory itself: a store may close or redirect its descriptor 2.
     faulthandler.enable(file=output.fileno(), all_threads=True)
-    with contextlib.suppress(AttributeError, ValueError):
-        # A crash flushes nothing, so that lines must leave at once to be seen after it.
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.chdir(directory)
 
 
 def _checked_status(status: int) -> int:
