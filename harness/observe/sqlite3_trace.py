@@ -1,0 +1,168 @@
+"""
+Statements run through the standard library's `sqlite3`, as SQLite reports them.
+
+Method: `sqlite3` raises the audit event "sqlite3.connect/handle" for every new connection, however
+early `connect` was bound and whatever the factory. The hook reads the connection's `sqlite3*`, the
+first word after the object header (Modules/_sqlite/connection.h, 3.11 to 3.14), and registers
+`sqlite3_trace_v2` on it, in the very library that `_sqlite3` is linked with. `install` proves on a
+connection in memory that the word is that pointer before any store relies on it.
+
+Covered: every statement of every connection made after `install`: the implicit BEGIN, the COMMIT
+that `executescript` hides, savepoints, pragmas, DDL, reads. Inside a trigger "before" only.
+
+Not covered: backups, blob writes, the checkpoint of a closing connection: SQLite has no event.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from typing import Any
+
+from harness.observe.slot import SLOT, note_failure, report
+from harness.observe.trampoline import exception_safe
+
+_STATEMENT, _PROFILE = 0x01, 0x02  # SQLITE_TRACE_STMT and _PROFILE, sqlite3.h
+_TRACE = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)
+_VERSIONS = ((3, 11), (3, 14))
+_EVENT = "sqlite3.connect/handle"
+_HEADER_BYTES = object.__basicsize__
+_POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
+
+
+class _State:
+    """What `install` found out; `paths` maps a handle to the path of its main database."""
+
+    library: Any = None
+    trace: int = 0
+    connection_type: Any = None
+    unavailable: str | None = "harness.observe.install() was not called"
+    installed: bool = False
+    paths: dict[int, str] = {}  # noqa: RUF012 - one per process by intent
+
+
+class _Unavailable(Exception):
+    """Carries the plain reason why connections of `sqlite3` cannot be observed here."""
+
+
+def unavailable() -> str | None:
+    """Return why statements of the standard library's `sqlite3` are not observed, or None."""
+    return _State.unavailable
+
+
+def install() -> None:
+    """
+    Trace every `sqlite3` connection that this process makes from now on; idempotent.
+
+    Where that is impossible nothing is installed, and `unavailable` gives the reason.
+    """
+    if _State.installed:
+        return
+    _State.installed = True
+    try:
+        _prepare()
+    except _Unavailable as reason:
+        _State.unavailable = str(reason)
+        return
+    _State.unavailable = None
+    sys.addaudithook(_audit)
+
+
+def _prepare() -> None:
+    """Load the library and prove the way to a connection's handle; raises _Unavailable."""
+    version = sys.version_info[:2]
+    if sys.implementation.name != "cpython" or not _VERSIONS[0] <= version <= _VERSIONS[1]:
+        raise _Unavailable(f"{sys.implementation.name} {version} is not CPython 3.11 to 3.14")
+    try:
+        import _sqlite3
+    except ImportError as error:
+        raise _Unavailable(f"this interpreter has no sqlite3: {error}") from error
+    _State.connection_type = _sqlite3.Connection
+    try:
+        _State.library = _load(getattr(_sqlite3, "__file__", None))
+        _State.trace = exception_safe(_TRACE(_on_trace))
+    except (OSError, AttributeError, RuntimeError) as error:
+        raise _Unavailable(f"SQLite's library cannot be traced: {error}") from error
+    connection = _sqlite3.connect(":memory:")
+    try:
+        _prove(connection)
+    finally:
+        connection.close()
+
+
+def _load(module_file: str | None) -> Any:
+    """Return the C library behind `_sqlite3`; a symbol that it lacks raises AttributeError."""
+    library = ctypes.CDLL(module_file)  # None: built into the interpreter itself
+    pointer = ctypes.c_void_p
+    library.sqlite3_trace_v2.argtypes = [pointer, ctypes.c_uint, pointer, pointer]
+    library.sqlite3_sql.argtypes = [pointer]
+    library.sqlite3_sql.restype = ctypes.c_char_p
+    library.sqlite3_db_filename.argtypes = [pointer, ctypes.c_char_p]
+    library.sqlite3_db_filename.restype = ctypes.c_char_p
+    library.sqlite3_vfs_find.argtypes = [ctypes.c_char_p]
+    library.sqlite3_vfs_find.restype = pointer
+    return library
+
+
+def _prove(connection: Any) -> None:
+    """
+    Check that the handle read from *connection* is a `sqlite3` of the library that was loaded.
+
+    Its first member points to the default VFS (struct sqlite3 in sqliteInt.h). The word is read
+    through /proc/self/mem, where a wrong address is an error and not a crash.
+    """
+    handle = _handle(connection) or 0
+    expected = _State.library.sqlite3_vfs_find(None)
+    try:
+        descriptor = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            word = os.pread(descriptor, _POINTER_BYTES, handle)
+        finally:
+            os.close(descriptor)
+    except (OSError, OverflowError) as error:
+        raise _Unavailable(f"a connection's handle cannot be read: {error}") from error
+    if int.from_bytes(word, sys.byteorder) != expected:
+        raise _Unavailable("a connection's handle does not belong to the library that was loaded")
+
+
+def _handle(connection: Any) -> int | None:
+    """Return the `sqlite3*` of *connection*, None when it is closed."""
+    return ctypes.c_void_p.from_address(id(connection) + _HEADER_BYTES).value
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != _EVENT:
+        return
+    try:
+        connection = arguments[0]
+        if not isinstance(connection, _State.connection_type):
+            return
+        handle = _handle(connection)
+        if handle is None:
+            return
+        path = _State.library.sqlite3_db_filename(handle, b"main") or b""
+        _State.paths[handle] = os.fsdecode(path)
+        mask = _STATEMENT | _PROFILE
+        result = _State.library.sqlite3_trace_v2(handle, mask, _State.trace, handle)
+        if result != 0:
+            raise RuntimeError(f"sqlite3_trace_v2 answered {result}")
+    except Exception as error:
+        note_failure("sqlite3 audit hook", error)
+
+
+def _on_trace(code: int, handle: int, statement: int, detail: int) -> int:
+    """Report one event; touches only the statement, since the connection may be garbage."""
+    if SLOT.sink is None:
+        return 0
+    try:
+        # In a trigger the text is SQLite's comment "-- ..." and not the statement's own.
+        first = code == _STATEMENT
+        text = ctypes.string_at(detail) if first else _State.library.sqlite3_sql(statement)
+        phase = "before" if first else "after"
+        report("sql", phase, _State.paths.get(handle, ""), (text or b"").decode("utf-8", "replace"))
+    except Exception as error:
+        note_failure("sqlite3 trace", error)
+    return 0
