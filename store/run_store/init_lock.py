@@ -58,10 +58,12 @@ def held(root: Path) -> Iterator[None]:
     descriptor = _opened(path)
     try:
         _acquire(descriptor, path)
-        _check_in_place(descriptor, path)
-        yield
-        # Closing is not enough to release: a child forked meanwhile shares the open file.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        try:
+            _check_in_place(descriptor, path)
+            yield
+        finally:
+            # Closing is not enough to release: a child forked meanwhile shares the open file.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 

@@ -80,19 +80,7 @@ def open_database(root: Path) -> tuple[apsw.Connection, Path]:
             probes.run(root)
         layout.check_files(root)
         database = layout.database_path(root)
-        connection = _verified_or_created(database)
-        if connection is None:
-            with _stage("sync_database", database):
-                durability.sync_file(database)
-                durability.sync_directory(root)
-            connection = _verified_or_created(database)
-    if connection is None:
-        raise InitializationFailed(
-            "verify_database",
-            database,
-            "it became empty again; expected only this store to use it.",
-        )
-    return connection, database
+        return _durable_connection(database), database
 
 
 @functools.cache
@@ -109,6 +97,31 @@ def embedded_schema(script: str) -> SchemaObjects:
         return _schema_objects(connection)
     finally:
         connection.close()
+
+
+def _durable_connection(database: Path) -> apsw.Connection:
+    """
+    Return a verified connection to *database*, creating it if needed, with synced names.
+
+    The root is synced even when nothing was created: turning a database to WAL makes and
+    unlinks a rollback journal, and after a power loss a journal that came back would undo what
+    was committed since.
+    """
+    connection = _verified_or_created(database)
+    if connection is None:
+        with _stage("sync_database", database):
+            durability.sync_file(database)
+        connection = _verified_or_created(database)
+    if connection is None:
+        problem = "it became empty again; nothing but this store may use it."
+        raise InitializationFailed("verify_database", database, problem)
+    try:
+        with _stage("sync_root", database.parent):
+            durability.sync_directory(database.parent)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _verified_or_created(database: Path) -> apsw.Connection | None:
