@@ -1,0 +1,178 @@
+"""
+Self-tests of a campaign, before any crash is believed: could it be right, and could it fail?
+
+Method: in the order of INTERFACE section 5; the first that applies decides. The golden execution
+itself is checked while it is recorded.
+
+Covered: the finished execution judged without any crash; steps that change nothing; checks that
+cannot fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from harness.campaign import overrides
+from harness.crash import kill_at
+from harness.errors import ConfigurationError
+from harness.judge import Case, Judgement
+from harness.run import Run
+from harness.stage import Stage
+from harness.trace import Entry, Recording, parse_journal
+from harness.verdict import Verdict
+from harness.verify import examine, run_judge
+
+_LATE = ("step_atomicity", "complete")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """
+    Why no boundary is worth exploring.
+
+    Attributes:
+        verdict: "violated" or "hung" (the store is wrong without any crash), or "inconclusive".
+        invariant: What is broken.
+        message: In plain words.
+        difference: Lines where expectation and observation part.
+        printed: What the children printed.
+    """
+
+    verdict: str
+    invariant: str
+    message: str
+    difference: tuple[str, ...] = ()
+    printed: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON for another process."""
+        return {**vars(self), "difference": list(self.difference)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Problem:
+        """Return what :meth:`as_json` made."""
+        return cls(**{**data, "difference": tuple(data["difference"])})
+
+
+def self_test(stage: Stage, recording: Recording) -> Problem | None:
+    """
+    Return the first reason not to explore, or None.
+
+    Raises: ConfigurationError: the campaign's own code raises on the finished execution.
+    """
+    control = examine(stage, recording, len(recording.lines))
+    problem = _of_control(control)
+    if problem is not None and problem.invariant not in _LATE:
+        return problem
+    idle = next((x for x in _idle_steps(recording)), None)
+    if idle is not None:
+        return Problem(
+            "inconclusive",
+            "steps_change_something",
+            f"step {idle!r} says nothing about what holds after it (`then` is left out) and "
+            "changes nothing that observe shows, so losing it would go unseen: observe what it "
+            "changes, or say then=UNCHANGED and let a promise or check speak for it.",
+        )
+    return problem or _unfalsifiable(stage, recording)
+
+
+def _of_control(control: Verdict) -> Problem | None:
+    wrong = control.violation
+    if control.kind == "survived" or wrong is None:
+        return None
+    if control.kind == "errored" or wrong.invariant == "observable":
+        detail = "\n".join(wrong.difference)
+        raise ConfigurationError(
+            f"on the finished execution, {wrong.stage}, {wrong.message}\n{detail}".rstrip()
+        )
+    if control.kind == "diverged":
+        return Problem(
+            "inconclusive",
+            wrong.invariant,
+            f"the trace differs from run to run: {wrong.message}",
+            wrong.difference,
+            control.printed,
+        )
+    return Problem(
+        control.kind,
+        wrong.invariant,
+        f"no crash is needed: after the finished execution, {wrong.stage}: {wrong.message}",
+        wrong.difference,
+        control.printed,
+    )
+
+
+def _idle_steps(recording: Recording) -> list[str]:
+    return [
+        step.label
+        for index, step in enumerate(recording.steps)
+        if step.then == "observed" and recording.expected[index] == recording.expected[index + 1]
+    ]
+
+
+def _unfalsifiable(stage: Stage, recording: Recording) -> Problem | None:
+    if overrides(stage.campaign, "spoil"):
+        is_caught = _catches_spoiled(stage, recording)
+        what = "the golden end damaged by spoil(), recovered,"
+    elif stage.campaign.durability == "cache":
+        is_caught = _catches_end_as_start(stage, recording)
+        what = "the finished execution, taken for one that had not begun,"
+    else:
+        is_caught = _catches_fixture(stage, recording)
+        what = "the untouched fixture, taken for the finished execution,"
+    if is_caught:
+        return None
+    return Problem(
+        "inconclusive",
+        "checks_can_fail",
+        f"the checks cannot fail: {what} is judged right. Observe more, promise what is "
+        "acknowledged, or write spoil() to make a state that must be judged wrong.",
+    )
+
+
+def _catches_fixture(stage: Stage, recording: Recording) -> bool:
+    end = len(recording.lines)
+    for boundary in (end, *(step.end for step in reversed(recording.steps))):
+        stage.restore_fixture()
+        count, _ = recording.journal_before(boundary)
+        acts = [*parse_journal(recording.prepared), *recording.entries[:count]]
+        entries = [entry for entry in acts if entry.act != "effect"]
+        if _is_broken(stage, recording, boundary, entries, is_final=True):
+            return True
+    return False
+
+
+def _catches_end_as_start(stage: Stage, recording: Recording) -> bool:
+    kill_at(stage, recording, len(recording.lines))
+    return _is_broken(stage, recording, 0, parse_journal(recording.prepared), is_final=False)
+
+
+def _catches_spoiled(stage: Stage, recording: Recording) -> bool:
+    end = len(recording.lines)
+    kill_at(stage, recording, end)
+    spoiled = stage.run(lambda: stage.campaign.spoil(stage.root))
+    if not spoiled.has_returned:
+        raise ConfigurationError(spoiled.failure("spoil"))
+    entries = [*parse_journal(recording.prepared), *recording.entries]
+    run = Run(stage.campaign, stage.tape, "recover", fixture=stage.fixture_value, before=entries)
+    recovered = stage.run(lambda: stage.campaign.recover(stage.root, run), is_traced=True)
+    if not recovered.has_returned:
+        return True
+    entries += recovered.entries
+    return _is_broken(stage, recording, end, entries, is_final=False)
+
+
+def _is_broken(
+    stage: Stage, recording: Recording, boundary: int, entries: list[Entry], *, is_final: bool
+) -> bool:
+    case = Case(
+        boundary=boundary,
+        entries=entries,
+        phase="recovered",
+        is_final=is_final,
+        has_step_oracle=True,
+        must_complete=False,
+    )
+    judgement = run_judge(stage, recording, case)
+    return isinstance(judgement, Judgement) and bool(judgement.broken)

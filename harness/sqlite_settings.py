@@ -1,0 +1,124 @@
+"""
+Which SQLite a store used, and with which journal mode and synchronous setting, read back.
+
+Method: one more execution in a child that is thrown away; after each step the store's own open
+connections are asked. A connection that lives only inside a step is known by what it ran.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sqlite3
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from harness import observe
+from harness.crash import execution
+from harness.stage import Stage
+
+_SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
+_SAID = re.compile(r": pragma (?:\w+\.)?synchronous ?= ?'?(\w+)", re.IGNORECASE)
+_STEPS_MAX = 20
+_APSW = "apsw " + apsw.sqlite_lib_version()
+_STANDARD = "sqlite3 " + sqlite3.sqlite_version
+
+
+@dataclass(frozen=True)
+class InForce:
+    """
+    What was in force, several values joined by a comma; None where there is no SQLite.
+
+    Attributes:
+        sqlite: Library and version.
+        journal_mode: As ``PRAGMA journal_mode`` says it.
+        synchronous: off, normal, full or extra.
+    """
+
+    sqlite: str | None = None
+    journal_mode: str | None = None
+    synchronous: str | None = None
+
+
+def settings_in_force(stage: Stage, file_modes: Sequence[str], trace: str) -> InForce:
+    """
+    Return what a fresh execution's connections say.
+
+    Args:
+        file_modes: Journal modes that the finished execution's files have.
+        trace: The recorded trace, for connections that no step's end finds open.
+    """
+    if " sql " not in trace:
+        return InForce()
+    seen: list[tuple[str, str, str]] = []
+    steps = 0
+
+    def look() -> None:
+        nonlocal steps
+        steps += 1
+        if steps <= _STEPS_MAX:
+            with observe.paused():
+                seen.extend(_ask_all(stage.root))
+
+    def body() -> Any:
+        libraries = _libraries_of_new_connections()
+        execution(stage, after_step=look)()
+        return [sorted(set(seen)), sorted(libraries)]
+
+    stage.restore_fixture()
+    end = stage.run(body, is_traced=True)
+    found, libraries = end.value if end.has_returned else ([], [])
+    said = {_name(word) for word in _SAID.findall(trace)}
+    return InForce(
+        sqlite=_joined([x[0] for x in found] or libraries),
+        journal_mode=_joined([x[1] for x in found] or list(file_modes)),
+        synchronous=_joined([x[2] for x in found] or sorted(said)),
+    )
+
+
+def _joined(values: Sequence[str]) -> str | None:
+    return ", ".join(sorted(set(values))) or None
+
+
+def _name(word: str) -> str:
+    return _SYNCHRONOUS[int(word)] if word.isdigit() and int(word) in _SYNCHRONOUS else word.lower()
+
+
+def _ask_all(root: Path) -> list[tuple[str, str, str]]:
+    answers = []
+    for connection in apsw.connections():
+        answers += _ask(root, _APSW, connection.execute)
+    for thing in gc.get_objects():
+        if isinstance(thing, sqlite3.Connection):
+            answers += _ask(root, _STANDARD, thing.execute)
+    return answers
+
+
+def _ask(root: Path, library: str, execute: Callable[[str], Any]) -> list[tuple[str, str, str]]:
+    try:
+        files = [row[2] for row in execute("pragma database_list").fetchall() if row[1] == "main"]
+        if not files or not files[0] or not Path(files[0]).is_relative_to(root):
+            return []
+        mode = execute("pragma journal_mode").fetchall()[0][0]
+        synchronous = execute("pragma synchronous").fetchall()[0][0]
+    except (apsw.Error, sqlite3.Error):
+        return []  # closed, busy, or of another thread: it cannot be asked
+    return [(library, str(mode), _SYNCHRONOUS.get(int(synchronous), str(synchronous)))]
+
+
+def _libraries_of_new_connections() -> set[str]:
+    """Return a set that gets the library of each connection made from now on in this child."""
+    libraries: set[str] = set()
+
+    def audit(event: str, _: tuple[Any, ...]) -> None:
+        if event == "sqlite3.connect":
+            libraries.add(_STANDARD)
+
+    sys.addaudithook(audit)
+    apsw.connection_hooks.append(lambda _: libraries.add(_APSW))
+    return libraries

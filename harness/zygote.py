@@ -1,0 +1,179 @@
+"""
+The zygote: a small single-threaded process per worker that forks every child of a campaign.
+
+It imports the campaign and the harness's core and nothing else, runs no user code beyond imports,
+and never opens a store. It is started as ``python -m harness.zygote DESCRIPTOR`` in a fresh
+interpreter, answers requests until its socket ends, and then leaves.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness import observe
+from harness.campaign import Campaign
+from harness.channel import Channel
+from harness.crash import first_difference
+from harness.discovery import Found, find_campaigns, load
+from harness.errors import ConfigurationError, Hangup, WorkspaceError
+from harness.process import become_zygote
+from harness.recording import Unrecordable, execute_once, prepare, record
+from harness.selftest import Problem, self_test
+from harness.stage import Stage
+from harness.trace import Recording, Step
+from harness.verify import examine
+
+_ROOT = "<root>"
+_ERRORS = (ConfigurationError, WorkspaceError)
+
+
+class Zygote:
+    """Answers the requests of one front end."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._campaign: Campaign | None = None
+        self._stage: Stage | None = None
+        self._recording: Recording | None = None
+
+    def serve(self) -> None:
+        """Answer until the other end is gone."""
+        operations: dict[str, Callable[..., Any]] = {
+            "list": self.list,
+            "load": self.load,
+            "trace": self.trace,
+            "record": self.record,
+            "self_test": self.self_test,
+            "adopt": self.adopt,
+            "examine": self.examine,
+        }
+        while True:
+            try:
+                request = self._channel.receive()
+            except EOFError:
+                return
+            name = request.pop("operation")
+            try:
+                reply = {"value": operations[name](**request)}
+            except _ERRORS as error:
+                reply = {"error": type(error).__name__, "message": str(error)}
+            except OSError as error:
+                reply = {"error": "WorkspaceError", "message": _storage_text(error)}
+            self._channel.send(reply)
+
+    def list(self, *, targets: list[str], folder: str) -> list[dict[str, str]]:
+        """Return every campaign that the targets name."""
+        return [asdict(found) for found in find_campaigns(targets, Path(folder))]
+
+    def load(self, *, found: dict[str, str], root: str, side: str, timeout_seconds: float) -> None:
+        """Import a campaign and make its stage."""
+        self._campaign = load(Found(**found))
+        self._stage = Stage(
+            campaign=self._campaign,
+            root=Path(root),
+            side=Path(side),
+            timeout_seconds=timeout_seconds,
+            control_fd=self._channel.fileno(),
+        )
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+
+    def trace(self) -> dict[str, Any]:
+        """Prepare and execute once; return trace and journal."""
+        prepare(self._theirs)
+        try:
+            trace, journal, _ = execute_once(self._theirs)
+        except Unrecordable as wrong:
+            return {"problem": _problem(wrong).as_json()}
+        return {"trace": trace, "journal": self._without_root(journal)}
+
+    def record(self) -> dict[str, Any]:
+        """Return the recording, or why there is none; the fixture must have been made."""
+        try:
+            self._recording = record(self._theirs)
+        except Unrecordable as wrong:
+            return {"problem": _problem(wrong).as_json()}
+        return {"recording": json.loads(self._without_root(json.dumps(asdict(self._recording))))}
+
+    def self_test(self) -> dict[str, Any] | None:
+        """Return why exploring would be worth nothing, or None."""
+        problem = self_test(self._theirs, self._known)
+        return problem.as_json() if problem else None
+
+    def adopt(self, *, recording: dict[str, Any]) -> str:
+        """Take over a recording; return why this worker's own execution differs, or nothing."""
+        text = json.dumps(recording).replace(_ROOT, self._root_text)
+        data = json.loads(text)
+        data["steps"] = [Step(**step) for step in data["steps"]]
+        self._recording = Recording(**data)
+        prepare(self._theirs)
+        try:
+            trace, journal, _ = execute_once(self._theirs)
+        except Unrecordable as wrong:
+            return str(wrong)
+        for mine, theirs in ((trace, self._recording.trace), (journal, self._recording.journal)):
+            if mine != theirs:
+                return first_difference(theirs, mine)
+        return ""
+
+    def examine(self, *, boundary: int, keep: str | None = None) -> dict[str, Any]:
+        """Return the verdict over one boundary."""
+        folder = Path(keep) if keep else None
+        return examine(self._theirs, self._known, boundary, keep=folder).as_json()
+
+    @property
+    def _theirs(self) -> Stage:
+        assert self._stage is not None, "load comes first"
+        return self._stage
+
+    @property
+    def _known(self) -> Recording:
+        assert self._recording is not None, "record or adopt comes first"
+        return self._recording
+
+    @property
+    def _root_text(self) -> str:
+        return json.dumps(self._theirs.root.as_posix())[1:-1]
+
+    def _without_root(self, text: str) -> str:
+        return text.replace(self._root_text, _ROOT)
+
+
+def _problem(wrong: Unrecordable) -> Problem:
+    return Problem(wrong.verdict, wrong.invariant, str(wrong))
+
+
+def _storage_text(error: OSError) -> str:
+    where = f" {error.filename!r}" if error.filename else ""
+    return (
+        f"the work folder cannot be used:{where} {error.strerror or error}; "
+        "use --workdir DIR for one with more room."
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Serve on the socket whose descriptor is the first argument."""
+    become_zygote()
+    os.umask(0o022)
+    observe.install()
+    end = socket.socket(fileno=int(arguments[0]))
+    sys.path[:0] = json.loads(os.environ.pop("CRASHCONFORM_IMPORT_PATH", "[]"))
+    channel = Channel(end)
+    try:
+        Zygote(channel).serve()
+    except (Hangup, BrokenPipeError):
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
