@@ -418,12 +418,13 @@ def _difference(paths: tuple[str, str], facts: tuple[os.stat_result, os.stat_res
     modes = [f"{stat.S_IMODE(one.st_mode):04o}" for one in facts]
     if modes[0] != modes[1]:
         parts.append(f"mode {modes[0]} and {modes[1]}")
-    at = 0
+    at = 0  # no piece is short but the last
     for one, other in itertools.zip_longest(*map(_pieces, paths, facts), fillvalue=b""):
         if one == other:
             at += len(one)
             continue
-        at += next((i for i, (x, y) in enumerate(zip(one, other, strict=False)) if x != y), 0)
+        shared = min(len(one), len(other))
+        at += next((i for i in range(shared) if one[i] != other[i]), shared)
         parts.append(f"contents differ from byte {at} on")
         break
     return "; ".join(parts)
