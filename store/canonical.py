@@ -64,15 +64,21 @@ class CanonicalError(ValueError):
 
 
 class OutsideDomain(CanonicalError):
-    """A value, or a value read from bytes, lies outside the restricted domain."""
+    """
+    A value, or a value read from bytes, lies outside the restricted domain.
+    """
 
 
 class NotJson(CanonicalError):
-    """The bytes are not one JSON document in UTF-8."""
+    """
+    The bytes are not one JSON document in UTF-8.
+    """
 
 
 class NotCanonical(CanonicalError):
-    """The bytes are a JSON document of the domain, but not its canonical form."""
+    """
+    The bytes are a JSON document of the domain, but not its canonical form.
+    """
 
 
 class _Refused:

@@ -75,25 +75,33 @@ class DurabilityError(Exception):
 
 
 class SyncFailed(DurabilityError):
-    """A file or directory could not be opened for, or did not complete, its sync."""
+    """
+    A file or directory could not be opened for, or did not complete, its sync.
+    """
 
     expected = "a completed sync. Do not repeat it: treat what it covers as not durable."
 
 
 class RenameFailed(DurabilityError):
-    """A rename did not happen; neither name changed."""
+    """
+    A rename did not happen; neither name changed.
+    """
 
     expected = "an existing source and a free destination in a writable folder. Nothing moved."
 
 
 class DestinationExists(RenameFailed):
-    """The destination's name is taken, be it by an empty directory."""
+    """
+    The destination's name is taken, be it by an empty directory.
+    """
 
     expected = "a free destination. Nothing moved; look at what is there, or choose another name."
 
 
 class NoReplaceUnsupported(RenameFailed):
-    """This kernel, C library or file system has no rename that refuses to replace."""
+    """
+    This kernel, C library or file system has no rename that refuses to replace.
+    """
 
     expected = (
         "a rename that refuses to replace. Nothing moved; use a local Linux file system that "

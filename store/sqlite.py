@@ -46,7 +46,9 @@ _SYNCHRONOUS = {"NORMAL": 1, "FULL": 2, "EXTRA": 3}
 
 
 class SqliteError(Exception):
-    """Root of what this module raises itself; errors of statements stay apsw's own."""
+    """
+    Root of what this module raises itself; errors of statements stay apsw's own.
+    """
 
 
 class CannotOpen(SqliteError):

@@ -170,7 +170,9 @@ class IncompatibleDatabase(RunStoreError):
 
 
 class NotADatabase(IncompatibleDatabase):
-    """The file has content, but none that SQLite can read as a database."""
+    """
+    The file has content, but none that SQLite can read as a database.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(

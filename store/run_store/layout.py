@@ -61,7 +61,8 @@ def checked_root(root: Path) -> Path:
     Args:
         root: An existing absolute directory. Its ancestors may be symbolic links, it may not.
     Durable: Nothing; nothing is created, also not the root.
-    Raises: UnsafeLayout: relative, missing, a symbolic link, or not a directory.
+    Raises: UnsafeLayout: relative, missing, a symbolic link, not a directory, or with a name
+        that is not UTF-8.
     """
     if not root.is_absolute():
         raise UnsafeLayout(root, "must be an absolute path; resolve it first.")
@@ -72,7 +73,12 @@ def checked_root(root: Path) -> Path:
         raise UnsafeLayout(root, "is a symbolic link; pass the directory it points to.")
     if not stat.S_ISDIR(mode):
         raise UnsafeLayout(root, "must be a directory.")
-    return root.resolve(strict=True)
+    resolved = root.resolve(strict=True)
+    try:
+        str(resolved).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UnsafeLayout(root, "must have a UTF-8 name; SQLite opens no other.") from error
+    return resolved
 
 
 def check_files(root: Path) -> None:
@@ -96,12 +102,16 @@ def check_files(root: Path) -> None:
 
 
 def database_path(root: Path) -> Path:
-    """Return the path of the database in *root*."""
+    """
+    Return the path of the database in *root*.
+    """
     return root / DATABASE_NAME
 
 
 def wal_path(root: Path) -> Path:
-    """Return the path of the database's write-ahead log in *root*."""
+    """
+    Return the path of the database's write-ahead log in *root*.
+    """
     return root / f"{DATABASE_NAME}-wal"
 
 
@@ -147,5 +157,5 @@ def _mode(path: Path) -> int | None:
         return path.lstat().st_mode
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise UnsafeLayout(path, f"cannot be looked at: {error.strerror}.") from error
+    except (OSError, ValueError) as error:
+        raise UnsafeLayout(path, f"cannot be looked at: {error}.") from error

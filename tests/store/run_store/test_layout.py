@@ -44,6 +44,20 @@ def test_a_wrong_root_is_refused_and_nothing_is_made(
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", [b"no\xffutf-8", b"loop/root"])
+def test_a_root_that_cannot_be_named_is_refused(name: bytes, tmp_path: Path) -> None:
+    """RS-022: a name that SQLite cannot be told, or that leads nowhere, is refused as such."""
+    (tmp_path / "loop").symlink_to("loop")
+    root = tmp_path / os.fsdecode(name)
+    if name != b"loop/root":
+        root.mkdir()
+    with pytest.raises(UnsafeLayout) as caught:
+        open_database(root)
+    assert caught.value.path == root
+    with pytest.raises(UnsafeLayout):
+        open_database(tmp_path / "nul\0")
+
+
 def test_a_link_above_the_root_is_resolved(tmp_path: Path) -> None:
     """RS-022: ancestors may be links; the path that comes back has none."""
     (tmp_path / "real" / "root").mkdir(parents=True)
