@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from store import sqlite
 from store.sqlite import (
     CannotOpen,
     SettingRefused,
@@ -180,13 +181,32 @@ def test_a_commit_that_fails_takes_all_of_it_back(connection: apsw.Connection) -
     assert rows(connection, "SELECT * FROM c") == []
 
 
-def test_an_error_that_already_rolled_back_is_not_masked(connection: apsw.Connection) -> None:
-    """When SQLite ended the transaction itself, its error is raised, not one of ROLLBACK."""
+def test_an_error_that_already_rolled_back_is_not_masked(
+    connection: apsw.Connection, traced: list[str]
+) -> None:
+    """When SQLite ended the transaction itself, its error is raised and no ROLLBACK is sent."""
     rows(connection, "CREATE TABLE t(x UNIQUE)")
     rows(connection, "INSERT INTO t VALUES(1)")
     with pytest.raises(apsw.ConstraintError, match="UNIQUE"), immediate(connection):
         rows(connection, "INSERT OR ROLLBACK INTO t VALUES(1)")
     assert not connection.in_transaction
+    assert "before ROLLBACK" not in traced
+
+
+def test_a_rollback_that_fails_does_not_hide_why(
+    connection: apsw.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block's own error is raised, with a note that ROLLBACK failed too."""
+
+    def fail(connection: apsw.Connection, sql: str) -> list[tuple[object, ...]]:
+        if sql == "ROLLBACK":
+            raise apsw.IOError("injected")
+        return rows(connection, sql)
+
+    monkeypatch.setattr(sqlite, "rows", fail)
+    with pytest.raises(KeyError) as caught, immediate(connection):
+        raise KeyError
+    assert ["injected" in note for note in caught.value.__notes__] == [True]
 
 
 def test_a_second_writer_is_refused_at_its_first_statement(
