@@ -112,8 +112,7 @@ class Canonical:
     def __init__(self, root: Path, pid: int) -> None:
         self._root = str(root)
         self._inside = self._root + os.sep
-        self._pid = re.compile(rf"(?<!\d){pid}(?!\d)")
-        self._pid_text = str(pid)
+        self._pid = str(pid)
         self._lines: dict[tuple[str, ...], bytes | None] = {}
 
     def line(self, kind: str, phase: str, names: Sequence[str]) -> bytes | None:
@@ -133,21 +132,22 @@ class Canonical:
         shown = ["<outside>" if name is None else name for name in relative]
         rest = [" ".join(str(name).split()) for name in names[paths:]]
         text = f"{shown[0]}: {' '.join(rest)}" if kind == "sql" else " ".join(shown + rest)
-        if self._pid_text in text:
-            text = self._pid.sub("<pid>", text)
-        text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+        if self._pid in text:
+            text = re.sub(rf"(?<!\d){self._pid}(?!\d)", "<pid>", text)
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
         return f"{phase} {kind} {text}\n".encode("utf-8", "backslashreplace")
 
     def _relative(self, name: str) -> str | None:
         if not name:
             return None
-        path = os.path.abspath(name)
-        for candidate in (path, os.path.realpath(path)):
-            if candidate == self._root:
-                return "."
-            if candidate.startswith(self._inside):
-                return candidate[len(self._inside) :]
-        return None
+        # Lexically first: resolving links asks the kernel once per folder on the way.
+        return self._inner(os.path.abspath(name)) or self._inner(os.path.realpath(name))
+
+    def _inner(self, path: str) -> str | None:
+        if path == self._root:
+            return "."
+        return path[len(self._inside) :] if path.startswith(self._inside) else None
 
 
 @dataclass(frozen=True)
