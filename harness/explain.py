@@ -6,7 +6,9 @@ Pure functions over verdicts; nothing here is coloured or opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.verdict import Finding
@@ -18,6 +20,8 @@ SEED = 0
 FAULT = "process-death"
 INDENT = " " * 5
 PRINTED_LINES_MAX = 30
+_OUR_FRAME = re.compile(rf'\s*File "(?:{re.escape(str(Path(__file__).parent))}/|<frozen runpy>)')
+_STACK_NOISE = ("Fatal Python error: Aborted", "Extension modules: ")
 _UNAIDED = "no crash needed"
 _WORDS = {
     "violated": "FAIL",
@@ -67,7 +71,7 @@ def finding_lines(
     lines = [_head(finding, result)]
     lines += block("", printable(f"{wrong.stage}: {wrong.message}").splitlines())
     if is_full:
-        lines += block("", wrong.difference)
+        lines += block("", without_our_frames(wrong.difference))
     if wrong.also:
         lines.append(f"{INDENT}also broken: {printable(', '.join(wrong.also))}")
     if finding.boundaries:
@@ -76,9 +80,26 @@ def finding_lines(
         lines.append(f"{INDENT}at {count} {noun}: {ranges(finding.boundaries)}")
     if is_full:
         lines += _trace_lines(finding)
-        lines += printed_lines(finding.printed)
+        lines += printed_lines(_without_stack(finding))
     lines.append(f"{INDENT}replay {command(finding, replay_options)}")
     return lines
+
+
+def without_our_frames(lines: Sequence[str]) -> list[str]:
+    """Return a hung process's stacks without the frames of the harness, which are all alike."""
+    if not any(line.startswith(_STACK_NOISE[0]) for line in lines):
+        return list(lines)
+    kept = [x for x in lines if not _OUR_FRAME.match(x) and not x.startswith(_STACK_NOISE)]
+    return "\n".join(kept).strip("\n").split("\n")
+
+
+def _without_stack(finding: Finding) -> str:
+    """Return what was printed; the stack of a hung process is shown by itself."""
+    stack = "\n".join(finding.violation.difference).strip()
+    if finding.kind != "hung" or not stack or stack not in finding.printed:
+        return finding.printed
+    rest = finding.printed.replace(stack, "").strip()
+    return "" if rest.endswith("printed:") and "\n" not in rest else rest
 
 
 def _head(finding: Finding, result: Result) -> str:

@@ -8,6 +8,7 @@ Not covered: colours and progress, which are the front end's.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,13 @@ SCHEMA_VERSION = 1
 ENGINE = "replay"
 SILENT = "this says nothing about power loss"
 """What must follow every claim that a process death was survived."""
+
+NOT_RUN = {
+    "ConfigurationError": "wrong campaign",
+    "WorkspaceError": "work folder failed",
+    "ZygoteDied": "worker died",
+}
+"""What ended a campaign that is neither right nor wrong: the error, and the verdict's words."""
 
 EVIDENCE_MAX = 10
 """Findings of one campaign whose evidence is printed in full."""
@@ -216,6 +224,8 @@ def campaign_verdict(result: Result) -> str:
         return "hung" if is_hung else "violated"
     if result.is_interrupted:
         return "interrupted"
+    if problem is not None and problem.invariant in NOT_RUN:
+        return NOT_RUN[problem.invariant]
     if result.exit_code == 3:
         return "errored"
     return "inconclusive" if result.exit_code else f"survived {FAULT}"
@@ -239,9 +249,9 @@ def verdict_sentence(results: Sequence[Result], *, exit_code: int) -> str:
     unaided = sum(1 for r in results if any(not f.boundaries for f in r.findings))
     if unaided:
         parts.append(f"{_campaigns(unaided)} wrong without any crash")
-    nothing = sum(1 for r in results if reason(r) is not None and not r.is_interrupted)
-    if nothing:
-        parts.append(f"{_campaigns(nothing)} inconclusive")
+    words = Counter(campaign_verdict(result) for result in results)
+    parts += [f"{_campaigns(words[w])} {w}" for w in ("inconclusive", "interrupted") if words[w]]
+    parts += [f"{_campaigns(words[w])}: {w}" for w in NOT_RUN.values() if words[w]]
     return f"{_word(results, exit_code)}: {'; '.join([*parts, SILENT])}"
 
 

@@ -19,9 +19,9 @@ from harness.cli.entry import print_error, quiet_when_unread, silence
 from harness.cli.options import ReportFile, Seconds, Shard, empty_folder
 from harness.cli.progress import Progress, open_console, print_lines
 from harness.cli.selection import Selection, docstring_of, select, select_one
-from harness.cli.session import Session
+from harness.cli.session import Session, work_folder
 from harness.cli.tracing import record_only, trace_json, trace_lines
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, WorkspaceError
 from harness.explain import FAULT, SEED, printable
 from harness.runner import Options, Result
 from harness.workspace import Workdir
@@ -148,26 +148,34 @@ def run(
     )
     console = open_console(sys.stderr if file and file.is_stdout else sys.stdout)
     replay_options = _replay_options(timeout_seconds, workdir)
-    session = _explore(selection, workdir, options, console, replay_options)
+    session = Session()
+    try:
+        _explore(session, selection, workdir, options, console, replay_options)
+    except KeyboardInterrupt:
+        session.is_interrupted = True
+    except WorkspaceError as error:
+        if not session.results:
+            raise
+        print_error(str(error))
+        session.is_misconfigured = True
     if session.is_unread:
         silence(console.file)  # type: ignore[arg-type]  # rich says IO[str]
     return _conclude(session, selection, console, file, replay_options)
 
 
 def _explore(
+    session: Session,
     selection: Selection,
     workdir: Path | None,
     options: Options,
     console: Console,
     replay_options: str,
-) -> Session:
-    session = Session()
+) -> None:
     count = len(selection.campaigns)
-    with Workdir.choose(workdir, max(2, options.jobs)) as folder:
+    with work_folder(workdir, max(2, options.jobs)) as folder:
         _say(console, _header(folder, options))
         with Progress(console, count, replay_options=replay_options) as progress:
             session.explore(selection.campaigns, folder, options, progress, print_error)
-    return session
 
 
 def _conclude(
@@ -180,7 +188,11 @@ def _conclude(
     code = session.exit_code
     data = report.report_json(session.results, exit_code=code, replay_options=replay_options)
     if file is not None and not file.is_stdout:
-        file.write(data)
+        try:
+            file.write(data)
+        except ConfigurationError as error:
+            print_error(str(error))
+            code = 2
     lines = ["", *report.table_lines(session.results)]
     missing = len(selection.campaigns) - len(session.results)
     if missing:
@@ -233,7 +245,7 @@ def replay(place: str, keep: Path | None, timeout_seconds: float, workdir: Path 
     kept = empty_folder(keep) if keep is not None else None
     options = Options(timeout_seconds=timeout_seconds, import_path=import_path)
     console = open_console(sys.stdout)
-    with Workdir.choose(workdir, 2) as folder:
+    with work_folder(workdir, 2) as folder:
         _say(console, _header(folder, options))
         result = runner.replay(found, boundary, folder, options, kept)
     replay_options = _replay_options(timeout_seconds, workdir)

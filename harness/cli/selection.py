@@ -66,8 +66,10 @@ def select(arguments: Sequence[str], folder: Path) -> Selection:
         chosen = [one for text in arguments for one in chooser.choose(text)]
         if not arguments:
             chosen = list(chooser.configured)
-    unique = {(one.path, one.class_name): one for one in reversed(chosen)}
-    return Selection(tuple(reversed(unique.values())), import_path)
+    unique: dict[tuple[str, str], Found] = {}
+    for one in chosen:
+        unique.setdefault((one.path, one.class_name), one)
+    return Selection(tuple(unique.values()), import_path)
 
 
 def select_one(argument: str, folder: Path) -> tuple[Found, tuple[Path, ...]]:

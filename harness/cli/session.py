@@ -4,16 +4,37 @@ One run over several campaigns: nothing that was covered is lost, whatever goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from harness.cli.signals import wait_for_children
+from harness.cli.signals import uninterrupted, wait_for_children
 from harness.discovery import Found
 from harness.errors import ConfigurationError, HarnessError, WorkspaceError
 from harness.runner import Listener, Options, Result, exit_code, run_campaign
 from harness.selftest import Problem
 from harness.verdict import Verdict
 from harness.workspace import Workdir
+
+
+@contextmanager
+def work_folder(explicit: Path | None, jobs: int) -> Iterator[Workdir]:
+    """
+    Give the private folder of a run, and remove it whatever happens.
+
+    Raises: WorkspaceError: it cannot be made, or not be removed.
+    """
+    folder: Workdir | None = None
+    try:
+        with uninterrupted():
+            folder = Workdir.choose(explicit, jobs)
+        yield folder
+    finally:
+        if folder is not None:
+            with uninterrupted():
+                folder.close()
 
 
 @dataclass
@@ -62,9 +83,10 @@ class Session:
             except (KeyboardInterrupt, BrokenPipeError) as stopped:
                 self.is_unread = isinstance(stopped, BrokenPipeError)
                 memory.result.is_interrupted = self.is_interrupted = True
+                memory.result.seconds = memory.seconds
                 self.results.append(memory.result)
             except HarnessError as error:
-                self._note(error, memory.result)
+                self._note(error, memory)
                 report_error(str(error))
                 if isinstance(error, WorkspaceError):
                     break
@@ -72,13 +94,17 @@ class Session:
                 wait_for_children()
                 break
 
-    def _note(self, error: HarnessError, result: Result) -> None:
+    def _note(self, error: HarnessError, memory: _Memory) -> None:
+        """Keep what was covered before the error, and tell it where it is more than nothing."""
         is_wrong = isinstance(error, (ConfigurationError, WorkspaceError))
         self.is_misconfigured |= is_wrong
         self.is_broken |= not is_wrong
-        name = "configuration" if is_wrong else "harness"
-        result.problem = Problem("inconclusive", name, str(error))
+        result = memory.result
+        result.problem = Problem("inconclusive", type(error).__name__, str(error))
+        result.seconds = memory.seconds
         self.results.append(result)
+        if result.verdicts:
+            memory.finished(result)
 
 
 class _Memory:
@@ -87,6 +113,11 @@ class _Memory:
     def __init__(self, found: Found, listener: Listener) -> None:
         self.result = Result(found)
         self._listener = listener
+        self._since = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._since
 
     def started(self, found: Found) -> None:
         self._listener.started(found)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -17,12 +19,14 @@ class Interruptible:
     """
     Turn the first stopping signal into a KeyboardInterrupt and ignore those that follow.
 
-    So a second Ctrl-C cannot cut short the ending of children. A signal that was ignored when the
-    process started (nohup, a background job) stays ignored. A context manager for the main thread.
+    So a second Ctrl-C cannot cut short the ending of children, up to the end of the process. A
+    signal that was ignored when the process started (nohup, a background job) stays ignored. A
+    context manager for the main thread; without a stop it leaves everything as it was.
     """
 
     def __init__(self) -> None:
         self._before: dict[signal.Signals, Any] = {}
+        self._is_stopped = False
 
     def __enter__(self) -> Interruptible:
         for number in _STOPPING:
@@ -33,13 +37,26 @@ class Interruptible:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if self._is_stopped:
+            return
         for number, before in self._before.items():
             signal.signal(number, before)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._is_stopped = True
         for other in self._before:
             signal.signal(other, signal.SIG_IGN)
         raise KeyboardInterrupt
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put stopping signals off until this block is over; no process may be started in it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def wait_for_children() -> None:

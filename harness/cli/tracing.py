@@ -6,11 +6,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from harness.cli.session import work_folder
 from harness.discovery import Found
 from harness.explain import printable
 from harness.runner import Options, Result, open_worker, record_with, recording_from
 from harness.trace import Recording
-from harness.workspace import Workdir
 
 
 def record_only(found: Found, workdir: Path | None, options: Options) -> Result:
@@ -20,7 +20,7 @@ def record_only(found: Found, workdir: Path | None, options: Options) -> Result:
     Raises: ConfigurationError, WorkspaceError, ZygoteDied: as the runner.
     """
     result = Result(found)
-    with Workdir.choose(workdir, 2) as folder, ExitStack() as stack:
+    with work_folder(workdir, 2) as folder, ExitStack() as stack:
         first, second = (
             stack.enter_context(open_worker(found, folder, number, options)) for number in (0, 1)
         )
