@@ -6,11 +6,12 @@ The smallest campaign has ``execute`` and ``observe``. Everything else has a def
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Union, get_args
 
 from harness.errors import ConfigurationError
 from harness.trace import Effect, Promise
@@ -166,6 +167,78 @@ class Campaign:
 def overrides(campaign: Campaign, method: str) -> bool:
     """Say whether the campaign's class replaced a method's default."""
     return getattr(type(campaign), method) is not getattr(Campaign, method)
+
+
+_PARAMETERS: Final = {
+    "prepare": "root, run",
+    "execute": "root, run",
+    "recover": "root, run",
+    "observe": "root",
+    "after_recovery": "expected",
+    "check": "root, evidence",
+    "resume": "root, run",
+    "complete": "root, evidence",
+    "spoil": "root",
+    "attach": "observer",
+}
+
+
+def check_class(campaign: Campaign) -> None:
+    """
+    Refuse a campaign whose methods cannot be called or whose attributes mean nothing.
+
+    Raises: ConfigurationError: the first thing found.
+    """
+    name = type(campaign).__name__
+    if not overrides(campaign, "observe"):
+        raise ConfigurationError(
+            f"{name} lacks observe(self, root), which returns the store's state as JSON: write it."
+        )
+    for method, parameters in _PARAMETERS.items():
+        _check_method(campaign, method, parameters)
+    _check_choice(f"{name}.durability", campaign.durability, get_args(Durability))
+    if not isinstance(campaign.delivery, Mapping):
+        raise ConfigurationError(
+            f"{name}.delivery={campaign.delivery!r} must be a dict from the name of an effect to "
+            f"its contract, one of {get_args(Contract)}."
+        )
+    for effect, contract in campaign.delivery.items():
+        _check_choice(f"{name}.delivery[{effect!r}]", contract, get_args(Contract))
+    for attribute in ("volatile", "invariants"):
+        value = getattr(campaign, attribute)
+        is_list = isinstance(value, (list, tuple)) and all(isinstance(x, str) for x in value)
+        if not is_list:
+            raise ConfigurationError(
+                f"{name}.{attribute}={value!r} must be a list or tuple of strings."
+            )
+
+
+def _check_method(campaign: Campaign, method: str, parameters: str) -> None:
+    bound = getattr(campaign, method)
+    said = f"{type(campaign).__name__}.{method}"
+    if not callable(bound):
+        raise ConfigurationError(
+            f"{said}={bound!r} must be a method, {method}(self, {parameters})."
+        )
+    if method != "check" and (
+        inspect.isgeneratorfunction(bound) or inspect.iscoroutinefunction(bound)
+    ):
+        raise ConfigurationError(
+            f"{said} is a generator or coroutine, which does nothing when it is called: write a "
+            f"plain method, def {method}(self, {parameters})."
+        )
+    try:
+        inspect.signature(bound).bind(*parameters.split(", "))
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{said} is called as {method}({parameters}), which does not fit its signature: "
+            f"{error}. Write def {method}(self, {parameters})."
+        ) from None
+
+
+def _check_choice(said: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ConfigurationError(f"{said}={value!r} must be one of {tuple(choices)}.")
 
 
 def judge_of(campaign: Campaign, promise: str) -> Callable[..., object] | None:

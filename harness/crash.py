@@ -56,6 +56,7 @@ def execution(
 
     def body() -> Run:
         stage.campaign.execute(stage.root, run)
+        run.finish()
         stage.tape.announce_end()
         return run
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from harness.campaign import Campaign, overrides
+from harness.campaign import Campaign, check_class
 from harness.errors import ConfigurationError
 
 TABLE = "tool.crashconform"
@@ -147,12 +147,14 @@ def load(found: Found) -> Campaign:
     kind = getattr(module, found.class_name)
     try:
         campaign: Campaign = kind()
+    except ConfigurationError:
+        raise
     except Exception as error:
-        raise ConfigurationError(f"{found.name} cannot be made: {error!r}") from None
-    if not overrides(campaign, "observe"):
         raise ConfigurationError(
-            f"{found.name} lacks observe(self, root); it returns the store's state as JSON."
-        )
+            f"{found.class_name}() cannot be made: {error!r}. A campaign is made without arguments "
+            "and keeps nothing in its attributes; leave __init__ out."
+        ) from None
+    check_class(campaign)
     return campaign
 
 

@@ -7,7 +7,7 @@ Runs user code (``observe``, ``check``, the judges, ``complete``), so it runs in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -66,6 +66,7 @@ class Judgement:
         subjects: How many subjects each invariant had.
         error: What the campaign's own code raised, other than an assertion.
         is_present: Whether the step in flight is seen to have happened.
+        printed: What the judging child printed.
     """
 
     observed: Any = None
@@ -73,6 +74,7 @@ class Judgement:
     subjects: Counter[str] = field(default_factory=Counter)
     error: str = ""
     is_present: bool = False
+    printed: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON for the parent."""
@@ -96,25 +98,35 @@ class _Errored(Exception):
 
 
 def judge(
-    campaign: Campaign, root: Path, recording: Recording, case: Case, now_ns: int
+    campaign: Campaign,
+    root: Path,
+    recording: Recording,
+    case: Case,
+    now_ns: int,
+    reached: Callable[[str], None],
 ) -> Judgement:
     """
     Observe the store in *root* and return what holds and what does not.
 
+    Args:
+        reached: Is told each method of the campaign before it is called, so that a process which
+            ends there can be accounted for.
     Raises: ConfigurationError: the campaign's answers are of the wrong kind.
     """
     result = Judgement()
+    reached("observe")
     try:
         result.observed = normalise(campaign.observe(root), "the observation")
     except ConfigurationError:
         raise
-    except Exception as error:
+    except BaseException as error:  # SystemExit too: a store's own way to refuse a torn file
         _refuse_configuration(error)
         raised = describe_exception(error)
         result.broken.append(
             Broken("observable", f"observe raised {raised}", _lines(raised.traceback))
         )
         return result
+    reached("after_recovery")
     right = _right(campaign, recording, case)
     evidence = evidence_at(
         recording,
@@ -126,12 +138,14 @@ def judge(
         now_ns=now_ns,
     )
     try:
+        reached("check")
         result.broken += _checks(campaign, root, evidence, result.subjects)
-        result.broken += _promises(campaign, root, evidence, result.subjects)
+        result.broken += _promises(campaign, root, evidence, result.subjects, reached)
         result.broken += _deliveries(campaign, evidence, case, result.subjects)
         if case.has_step_oracle:
             result.broken += _steps(campaign, recording, case, result, right)
         if case.must_complete:
+            reached("complete")
             result.broken += _completion(campaign, root, recording, evidence)
     except _Errored as error:
         result.error = str(error)
@@ -140,7 +154,7 @@ def judge(
     return result
 
 
-def _refuse_configuration(error: Exception) -> None:
+def _refuse_configuration(error: BaseException) -> None:
     """Let through what makes the campaign itself wrong, wherever it is raised."""
     if isinstance(error, (NameError, ImportError)) and not isinstance(error, UnboundLocalError):
         raise error
@@ -159,7 +173,10 @@ def _right(campaign: Campaign, recording: Recording, case: Case) -> list[Any] | 
 
 
 def _after_recovery(campaign: Campaign, state: Any) -> Any:
-    return normalise(campaign.after_recovery(state), "the result of after_recovery")
+    if not overrides(campaign, "after_recovery"):
+        return state
+    # A copy goes in: one that changes its argument must not change the recording.
+    return normalise(campaign.after_recovery(normalise(state)), "the result of after_recovery")
 
 
 def evidence_at(
@@ -200,7 +217,14 @@ def _checks(
         return
     failed: Counter[str] = Counter()
     try:
-        for check in campaign.check(root, evidence) or ():
+        checks = campaign.check(root, evidence)
+        if checks is None:
+            subjects["check"] += 1
+        elif not isinstance(checks, Iterable):
+            raise ConfigurationError(
+                f"check returned {checks!r}; yield Check(invariant, holds, message), or assert."
+            )
+        for check in checks or ():
             if not isinstance(check, Check) or not isinstance(check.holds, bool):
                 raise ConfigurationError(
                     f"check yielded {check!r}; yield Check(invariant, holds, message) with a bool."
@@ -210,6 +234,7 @@ def _checks(
             if not check.holds and failed[check.invariant] == 1:
                 yield Broken(check.invariant, check.message or "does not hold")
     except AssertionError as error:
+        subjects["check"] = 1
         yield Broken("check", describe_exception(error).message)
     except ConfigurationError:
         raise
@@ -219,7 +244,11 @@ def _checks(
 
 
 def _promises(
-    campaign: Campaign, root: Path, evidence: Evidence, subjects: Counter[str]
+    campaign: Campaign,
+    root: Path,
+    evidence: Evidence,
+    subjects: Counter[str],
+    reached: Callable[[str], None],
 ) -> Iterator[Broken]:
     for promise in evidence.promises:
         judge_method = judge_of(campaign, promise.name)
@@ -227,6 +256,7 @@ def _promises(
             continue
         name = f"promise {promise.name}"
         subjects[name] += 1
+        reached(f"promised_{promise.name}")
         try:
             holds = judge_method(root, evidence, **promise.facts)
         except AssertionError as error:

@@ -58,7 +58,7 @@ def is_right(observed: Any, right: Sequence[Any], *, is_cache: bool) -> bool:
     if not is_cache:
         return observed in right
     return all(
-        any(key in state and state[key] == value for state in right)
+        any(isinstance(state, dict) and state.get(key, _ABSENT) == value for state in right)
         for key, value in observed.items()
     )
 

@@ -14,14 +14,23 @@ from typing import Any
 
 from harness import workspace
 from harness.campaign import normalise, overrides
-from harness.crash import Death, execution, kill_at
+from harness.crash import Death, execution, first_difference, kill_at
 from harness.errors import ConfigurationError
 from harness.oracle import difference
 from harness.run import Run, StepNote
 from harness.sqlite_check import check_databases
 from harness.sqlite_settings import settings_in_force
 from harness.stage import PhaseEnd, Stage
+from harness.tape import EPOCH_NS
 from harness.trace import Recording, Step, parse_journal
+
+_FIRST_RUN = {
+    "result": "the result of prepare",
+    "prepared": "what prepare promised and did",
+    "observed": "the observation of the fixture",
+    "trace": "the trace",
+    "journal": "the order of steps, promises and effects",
+}
 
 
 class Unrecordable(Exception):
@@ -31,12 +40,14 @@ class Unrecordable(Exception):
     Attributes:
         verdict: "violated", "inconclusive" or "hung".
         invariant: Name of what is broken.
+        printed: What the child printed.
     """
 
-    def __init__(self, verdict: str, invariant: str, message: str) -> None:
+    def __init__(self, verdict: str, invariant: str, message: str, printed: str = "") -> None:
         super().__init__(message)
         self.verdict = verdict
         self.invariant = invariant
+        self.printed = printed
 
 
 def prepare(stage: Stage) -> None:
@@ -46,11 +57,12 @@ def prepare(stage: Stage) -> None:
     Raises: ConfigurationError: it raised, hung, ended itself, or left a process behind.
     """
     workspace.clear_tree(stage.root)
+    stage.tape.set_time(EPOCH_NS, 0)
     run = Run(stage.campaign, stage.tape, "prepare", is_recording=True)
     end = stage.run(
         lambda: normalise(stage.campaign.prepare(stage.root, run), "the result of prepare")
     )
-    _demand(end, "prepare")
+    demand_returned(end, "prepare")
     if end.ended.leftovers:
         raise ConfigurationError(f"prepare left a process behind: {_leftovers(end)}")
     workspace.drop_volatile(stage.root, stage.campaign.volatile)
@@ -70,12 +82,13 @@ def execute_once(stage: Stage) -> tuple[str, str, list[Step]]:
     stage.restore_fixture()
     body = execution(stage, is_recording=True)
     end = stage.run(lambda: [vars(note) for note in body().notes], is_traced=True)
-    _demand(end, "execute")
+    demand_returned(end, "execute")
     if end.ended.leftovers:
         raise Unrecordable(
             "violated",
             "no_process_left",
             f"the execution returned and left a process behind: {_leftovers(end)}",
+            end.printed,
         )
     steps = [StepNote(**note).as_step() for note in end.value]
     if not steps:
@@ -85,21 +98,58 @@ def execute_once(stage: Stage) -> tuple[str, str, list[Step]]:
     return end.trace.decode(), end.journal.decode(), steps
 
 
-def _demand(end: PhaseEnd, phase: str) -> None:
+def demand_returned(end: PhaseEnd, phase: str) -> None:
+    """Raise ConfigurationError where a phase did not return, before any crash."""
     if end.has_returned:
         return
     detail = end.ended.stack if end.ended.is_hung else end.raised.traceback if end.raised else ""
     printed = f"\nprinted:\n{end.printed}" if end.printed and not end.ended.is_hung else ""
-    raise ConfigurationError(f"{end.failure(phase)}\n{detail}{printed}".rstrip())
+    raise ConfigurationError(
+        f"{end.failure(phase)}, before any crash: it must return. Correct the campaign, or the "
+        f"store.\n{detail}{printed}".rstrip()
+    )
 
 
 def _leftovers(end: PhaseEnd) -> str:
     return ", ".join(f"{x.command!r} (pid {x.pid})" for x in end.ended.leftovers)
 
 
+def first_run(stage: Stage) -> dict[str, Any]:
+    """
+    Prepare, observe the fixture and execute, all for the first time in this interpreter.
+
+    Returns what must be the same in every other one: ``result`` of prepare and what it
+    ``prepared``, the fixture as ``observed``, ``trace`` and ``journal``.
+    Raises: as :func:`execute_once`, and ConfigurationError: the fixture cannot be observed, or a
+        contract can never be broken.
+    """
+    prepare(stage)
+    observed = _observe_fixture(stage)
+    trace, journal, _ = execute_once(stage)
+    _check_contracts(stage, journal)
+    return {
+        "result": stage.fixture_value,
+        "prepared": stage.prepared,
+        "observed": observed,
+        "trace": trace,
+        "journal": journal,
+    }
+
+
+def differing(one: dict[str, Any], two: dict[str, Any]) -> str:
+    """Say where two first runs part, or nothing; keys that only one has do not count."""
+    for key, name in _FIRST_RUN.items():
+        if key in one and key in two and one[key] != two[key]:
+            left, right = one[key], two[key]
+            is_text = key in ("prepared", "trace", "journal")
+            lines = (first_difference(left, right),) if is_text else difference(left, right)
+            return f"{name} differs from run to run: {'; '.join(lines)}"
+    return ""
+
+
 def record(stage: Stage) -> Recording:
     """
-    Return the whole recording; :func:`prepare` must have run.
+    Return the whole recording; :func:`first_run` must have been called.
 
     Raises: ConfigurationError: the campaign is wrong. Unrecordable: the store is, or differs
         from run to run, or changes outside every step.
@@ -114,10 +164,10 @@ def record(stage: Stage) -> Recording:
             "point; nothing would be crashed. Does the store write in another process or through "
             "a C library? Then announce points through attach().",
         )
-    _check_contracts(stage, recording)
     expected = [_observe_fixture(stage)]
     ended = _observe_steps(stage, recording, expected)
-    _check_after_recovery(stage, [*expected, ended])
+    between = [state for step in steps for state in step.between or ()]
+    _check_after_recovery(stage, [*expected, ended, *between])
     golden = check_databases(stage)
     in_force = settings_in_force(stage, golden.journal_modes, trace)
     return replace(
@@ -131,17 +181,22 @@ def record(stage: Stage) -> Recording:
     )
 
 
-def _check_contracts(stage: Stage, recording: Recording) -> None:
+def _check_contracts(stage: Stage, journal: str) -> None:
     """Refuse an at-least-once contract that nothing promises, which could never be broken."""
-    entries = [*parse_journal(recording.prepared), *recording.entries]
+    entries = [*parse_journal(stage.prepared), *parse_journal(journal)]
     promises_later = overrides(stage.campaign, "resume") or overrides(stage.campaign, "recover")
     promised = {entry.name for entry in entries if entry.act == "promise"}
     for name, contract in stage.campaign.delivery.items():
         if contract == "at-least-once" and name not in promised and not promises_later:
-            raise ConfigurationError(
-                f"delivery {name!r} is at-least-once, but nothing promises {name!r}: call "
-                f"run.promise({name!r}, ...) when the store takes the work on."
-            )
+            raise ConfigurationError(unpromised(name))
+
+
+def unpromised(name: str) -> str:
+    """Say that an at-least-once contract is empty."""
+    return (
+        f"delivery {name!r} is at-least-once, but nothing promises {name!r}, so it could never be "
+        f"broken: call run.promise({name!r}, ...) when the store takes the work on."
+    )
 
 
 def _observation(stage: Stage) -> Callable[[], Any]:
@@ -161,8 +216,7 @@ def _observe_fixture(stage: Stage) -> Any:
     stage.restore_fixture()
     once = _observation(stage)
     end = stage.run(lambda: [once(), once()])
-    if not end.has_returned:
-        _demand(end, "observe, on the fixture,")
+    demand_returned(end, "observe, on the fixture,")
     first, second = end.value
     if first != second:
         raise ConfigurationError(
@@ -179,12 +233,14 @@ def _observe_dead(stage: Stage, recording: Recording, boundary: int, where: str)
     if end.has_returned:
         return end.value
     if end.ended.is_hung:
-        raise Unrecordable("hung", "observable", f"{end.failure('observe')}\n{end.ended.stack}")
+        message = f"{end.failure('observe')}, {where}\n{end.ended.stack}"
+        raise Unrecordable("hung", "observable", message, end.printed)
     raise Unrecordable(
         "violated",
         "observable",
         f"no crash is needed: the files of a process that died {where} cannot be observed: "
         f"{end.failure('observe')}",
+        end.printed,
     )
 
 
@@ -212,8 +268,8 @@ def _observe_steps(stage: Stage, recording: Recording, expected: list[Any]) -> A
     ]
     last = len(recording.lines)
     ended = _observe_dead(stage, recording, last, "after the execution returned")
-    for step, (_, after) in zip(recording.steps, seen, strict=True):
-        expected.append(_expectation(step, expected[-1], after))
+    for step, (before, after) in zip(recording.steps, seen, strict=True):
+        expected.append(_expectation(step, before, after))
     for step, before, (at_begin, _) in zip(recording.steps, expected, seen, strict=False):
         _demand_same(before, at_begin, f"step {step.label!r}")
     _demand_same(expected[-1], ended, "the end of the execution")
@@ -225,8 +281,9 @@ def _demand_same(expected: Any, seen: Any, where: str) -> None:
         raise Unrecordable(
             "inconclusive",
             "nothing_outside_steps",
-            f"something outside every step changed the store before {where}: "
-            f"{_both(expected, seen)}; move it into a step.",
+            f"something outside every step changed the store before {where}, or the store writes "
+            f"something that differs from run to run (time, random, pid): {_both(expected, seen)}. "
+            "Move what changes it into a step, and take time and names from run.",
         )
 
 
@@ -251,15 +308,19 @@ def _both(expected: Any, seen: Any) -> str:
 
 
 def _check_after_recovery(stage: Stage, states: list[Any]) -> None:
+    def model(state: Any) -> Any:
+        made = stage.campaign.after_recovery(normalise(state))
+        return normalise(made, "the result of after_recovery")
+
     def body() -> Any:
         for state in states:
-            once = normalise(stage.campaign.after_recovery(state), "the result of after_recovery")
-            twice = normalise(stage.campaign.after_recovery(once), "the result of after_recovery")
+            once = model(state)
+            twice = model(once)
             if once != twice:
                 raise ConfigurationError(
                     "after_recovery is not idempotent: applied to its own result it gives "
-                    f"something else: {_both(once, twice)}."
+                    f"something else: {_both(once, twice)}. Recovering twice is recovering once."
                 )
         return None
 
-    _demand(stage.run(body), "after_recovery")
+    demand_returned(stage.run(body), "after_recovery")

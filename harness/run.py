@@ -49,13 +49,16 @@ class Lost:
             "with the process: write resume() so that it takes its guards from the store."
         )
 
-    def __getattr__(self, name: str) -> NoReturn:
-        self._refuse()
 
-    __call__ = __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = _refuse
-    __enter__ = __exit__ = __contains__ = __add__ = __radd__ = __int__ = __str__ = _refuse
-    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __hash__ = _refuse
+_USES: Final = """
+    getattribute setattr delattr call getitem setitem delitem iter next len bool contains reversed
+    enter exit aenter aexit await aiter anext str repr format bytes fspath int float complex index
+    round trunc floor ceil neg pos abs invert hash eq ne lt le gt ge reduce reduce_ex
+    add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or
+    radd rsub rmul rmatmul rtruediv rfloordiv rmod rdivmod rpow rlshift rrshift rand rxor ror
+""".split()  # noqa: SIM905 - eighty quoted words are not easier to read
+for _use in _USES:
+    setattr(Lost, f"__{_use}__", Lost._refuse)
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ class Run:
         self._is_recording = is_recording
         self._after_step = after_step
         self._open_step: str | None = None
+        self._failure: Exception | None = None
         self._reached: set[str] = set()
         self._journal: list[Entry] = []
         self.notes: list[StepNote] = []
@@ -164,7 +168,8 @@ class Run:
             raises: The refusal that must come; the step then leaves everything UNCHANGED.
             retry: What the default resume does with it when the crash found it in flight.
         Raises: ConfigurationError: nested, repeated, in recover or prepare, *raises* that did
-            not raise, or an argument of the wrong kind. What *action* raises goes through.
+            not raise in the recording, or an argument of the wrong kind. AssertionError: *raises*
+            that did not raise later on. What *action* raises goes through.
         """
         note = self._enter(label, then, between, raises, retry)
         plan = self._plan
@@ -176,10 +181,14 @@ class Run:
         note.begin = self._tape.count
         self._open_step = label
         result: Any = None
-        if raises:
-            self._refused(label, action, raises)
-        else:
-            result = action()
+        try:
+            if raises:
+                self._refused(label, action, raises)
+            else:
+                result = action()
+        except Exception as error:
+            self._failure = error
+            raise
         self._note_end(note, then, result)
         self._tape.write_journal("done", label, {})
         self._open_step = None
@@ -196,10 +205,11 @@ class Run:
             raise ConfigurationError(
                 f"step {label!r} was called in {self._phase}; only execute and resume have steps."
             )
+        self._refuse_after_failure(f"went on to step {label!r}")
         if self._open_step is not None:
             raise ConfigurationError(
-                f"step {label!r} was called while step {self._open_step!r} had not returned; "
-                "steps do not nest, and after an exception no later step may begin."
+                f"step {label!r} was called while step {self._open_step!r} had not returned: "
+                "steps do not nest; call one after the other."
             )
         if not isinstance(label, str) or not label.strip():
             raise ConfigurationError(f"label={label!r} of a step must be a string that says it.")
@@ -228,7 +238,7 @@ class Run:
         )
         if between is ANYTHING:
             note.between = None
-        elif isinstance(between, Expectation) or not isinstance(between, Sequence):
+        elif not isinstance(between, Sequence) or isinstance(between, (str, bytes)):
             raise ConfigurationError(
                 f"between={between!r} of step {label!r} must be a list of observations or ANYTHING."
             )
@@ -248,8 +258,17 @@ class Run:
             action()
         except raises:
             return
-        raise ConfigurationError(
-            f"step {label!r} did not raise {raises!r}, though its raises= says that it must."
+        names = " or ".join(
+            kind.__name__ for kind in (raises if isinstance(raises, tuple) else (raises,))
+        )
+        if self._is_recording:
+            raise ConfigurationError(
+                f"step {label!r} returned, though its raises= says that {names} must come: "
+                "take raises= away, or make the action one that the store refuses."
+            )
+        raise AssertionError(
+            f"step {label!r} returned, though {names} had to come: the store accepted what it "
+            "must refuse"
         )
 
     def _note_end(self, note: StepNote, then: object, result: object) -> None:
@@ -266,12 +285,31 @@ class Run:
             note.is_lost = True
         self.notes.append(note)
 
+    def _refuse_after_failure(self, what: str) -> None:
+        """
+        Refuse to go on after a step that raised undeclared, whoever caught it.
+
+        In the recording the workload is wrong; later on it is the store's answer that counts.
+        """
+        error = self._failure
+        if error is None:
+            return
+        if self._phase == "execute" and self._is_recording:
+            raise ConfigurationError(
+                f"step {self._open_step!r} raised {type(error).__name__}: {error}, and execute "
+                f"{what}. Declare a refusal that must come with raises={type(error).__name__}; any "
+                "other error ends the workload."
+            ) from error
+        raise error
+
     def finish(self) -> None:
         """
-        Check, once the phase returned, that a default resume reached what was acknowledged.
+        Check, once the phase returned, that no step failed and that a default resume reached all.
 
-        Raises: ConfigurationError: it did not.
+        Raises: ConfigurationError: a failed step was passed over, or an acknowledged one was not
+            reached. Exception: what a step raised and the workload passed over after a crash.
         """
+        self._refuse_after_failure("returned all the same")
         if self._plan is None or not self._plan.is_default:
             return
         missing = [label for label in self._plan.acknowledged if label not in self._reached]
@@ -321,8 +359,8 @@ class Run:
                 f"effect {name!r} has no contract; add it to delivery: at-most-once, "
                 "at-least-once, exactly-once or checked."
             )
-        outside = self._phase == "execute" and self._open_step is None
-        if outside and not overrides(self._campaign, "resume"):
+        is_repeated = self._phase in ("execute", "resume") and self._open_step is None
+        if is_repeated and not overrides(self._campaign, "resume"):
             raise ConfigurationError(
                 f"effect {name!r} stands outside a step, so the default resume would repeat it: "
                 "put it into a step, or write resume()."

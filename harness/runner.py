@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.client import ZygoteClient
-from harness.crash import first_difference
 from harness.discovery import Found
 from harness.errors import ConfigurationError, HarnessError
+from harness.recording import differing
 from harness.selftest import Problem
 from harness.trace import Recording, Step, representative
 from harness.verdict import KINDS, Finding, Verdict, Violation, group
@@ -303,10 +303,10 @@ def record_with(first: ZygoteClient, second: ZygoteClient, result: Result) -> di
         if "problem" in trace:
             result.problem = Problem.from_json(trace["problem"])
             return None
-    for part in ("trace", "journal"):
-        if one[part] != two[part]:
-            result.problem = _differing(first_difference(one[part], two[part]))
-            return None
+    difference = differing(one, two)
+    if difference:
+        result.problem = _differing(difference)
+        return None
     answer = first.call("record")
     if "problem" in answer:
         result.problem = Problem.from_json(answer["problem"])
@@ -319,9 +319,8 @@ def _differing(difference: str) -> Problem:
     return Problem(
         "inconclusive",
         "same_trace",
-        f"the trace differs from run to run: {difference}. Crash points are numbered, so the "
-        "workload must be deterministic: take time and names from run.clock() and "
-        "run.identifier(), sort sets, seed random.",
+        f"{difference}. Crash points are numbered, so the workload must be deterministic: take "
+        "time and names from run.clock() and run.identifier(), sort sets, seed random.",
     )
 
 

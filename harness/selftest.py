@@ -17,11 +17,11 @@ from harness.campaign import overrides
 from harness.crash import kill_at
 from harness.errors import ConfigurationError
 from harness.judge import Case, Judgement
-from harness.run import Run
+from harness.recording import demand_returned, unpromised
 from harness.stage import Stage
 from harness.trace import Entry, Recording, parse_journal
 from harness.verdict import Verdict
-from harness.verify import examine, run_judge
+from harness.verify import control, is_judged_wrong, run_judge
 
 _LATE = ("step_atomicity", "complete")
 
@@ -61,8 +61,10 @@ def self_test(stage: Stage, recording: Recording) -> Problem | None:
 
     Raises: ConfigurationError: the campaign's own code raises on the finished execution.
     """
-    control = examine(stage, recording, len(recording.lines))
-    problem = _of_control(control)
+    verdict, entries = control(stage, recording)
+    problem = _of_control(verdict)
+    if problem is None:
+        _demand_promised(stage, entries)
     if problem is not None and problem.invariant not in _LATE:
         return problem
     idle = next((x for x in _idle_steps(recording)), None)
@@ -77,11 +79,20 @@ def self_test(stage: Stage, recording: Recording) -> Problem | None:
     return problem or _unfalsifiable(stage, recording)
 
 
+def _demand_promised(stage: Stage, entries: list[Entry]) -> None:
+    """Refuse an at-least-once contract that nothing promised, so that it could not be broken."""
+    promised = {entry.name for entry in entries if entry.act == "promise"}
+    for name, contract in stage.campaign.delivery.items():
+        if contract == "at-least-once" and name not in promised:
+            raise ConfigurationError(unpromised(name))
+
+
 def _of_control(control: Verdict) -> Problem | None:
     wrong = control.violation
     if control.kind == "survived" or wrong is None:
         return None
-    if control.kind == "errored" or wrong.invariant == "observable":
+    is_unobservable = control.kind == "violated" and wrong.invariant == "observable"
+    if control.kind == "errored" or is_unobservable:
         detail = "\n".join(wrong.difference)
         raise ConfigurationError(
             f"on the finished execution, {wrong.stage}, {wrong.message}\n{detail}".rstrip()
@@ -136,8 +147,8 @@ def _catches_fixture(stage: Stage, recording: Recording) -> bool:
     for boundary in (end, *(step.end for step in reversed(recording.steps))):
         stage.restore_fixture()
         count, _ = recording.journal_before(boundary)
-        acts = [*parse_journal(recording.prepared), *recording.entries[:count]]
-        entries = [entry for entry in acts if entry.act != "effect"]
+        acts = [entry for entry in recording.entries[:count] if entry.act != "effect"]
+        entries = [*parse_journal(recording.prepared), *acts]
         if _is_broken(stage, recording, boundary, entries, is_final=True):
             return True
     return False
@@ -152,15 +163,8 @@ def _catches_spoiled(stage: Stage, recording: Recording) -> bool:
     end = len(recording.lines)
     kill_at(stage, recording, end)
     spoiled = stage.run(lambda: stage.campaign.spoil(stage.root))
-    if not spoiled.has_returned:
-        raise ConfigurationError(spoiled.failure("spoil"))
-    entries = [*parse_journal(recording.prepared), *recording.entries]
-    run = Run(stage.campaign, stage.tape, "recover", fixture=stage.fixture_value, before=entries)
-    recovered = stage.run(lambda: stage.campaign.recover(stage.root, run), is_traced=True)
-    if not recovered.has_returned:
-        return True
-    entries += recovered.entries
-    return _is_broken(stage, recording, end, entries, is_final=False)
+    demand_returned(spoiled, "spoil")
+    return is_judged_wrong(stage, recording, end)
 
 
 def _is_broken(

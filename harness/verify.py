@@ -48,10 +48,37 @@ def examine(
         keep: Folder that receives copies of the crashed and the recovered root.
     Raises: ConfigurationError: the campaign is wrong. Hangup: the asking process is gone.
     """
+    return _examined(_Verification(stage, recording, boundary, keep))
+
+
+def control(stage: Stage, recording: Recording) -> tuple[Verdict, list[Entry]]:
+    """
+    Examine the finished execution; return the verdict, and all that was promised and done.
+
+    Raises: as :func:`examine`.
+    """
+    verification = _Verification(stage, recording, len(recording.lines), None)
+    return _examined(verification), verification.entries
+
+
+def is_judged_wrong(stage: Stage, recording: Recording, boundary: int) -> bool:
+    """
+    Verify what stands at the root, taken for what a death at *boundary* left.
+
+    Raises: as :func:`examine`.
+    """
+    try:
+        _Verification(stage, recording, boundary, None).run()
+    except _Wrong as wrong:
+        return wrong.kind in ("violated", "hung")
+    return False
+
+
+def _examined(verification: _Verification) -> Verdict:
     started = time.monotonic()
-    death = kill_at(stage, recording, boundary)
-    verification = _Verification(stage, recording, boundary, keep)
-    verification.note_printed("execute", death.end)
+    boundary = verification.boundary
+    death = kill_at(verification.stage, verification.recording, boundary)
+    verification.note_printed("execute", death.end.printed)
     kind: Kind = "survived"
     violation: Violation | None = None
     if death.kind is not None:
@@ -158,7 +185,7 @@ class _Verification:
         self._demand(end, "resume", "resumes", "in resume")
 
     def _demand(self, end: PhaseEnd, phase: str, invariant: str, where: str) -> None:
-        self.note_printed(phase, end)
+        self.note_printed(phase, end.printed)
         if not end.has_returned:
             detail = end.raised.traceback if end.raised else end.ended.stack
             self._wrong(
@@ -211,16 +238,9 @@ class _Verification:
             must_complete=is_final,
         )
         judgement = run_judge(self.stage, self.recording, case)
+        self.note_printed("judging", judgement.printed)
         if isinstance(judgement, PhaseEnd):
-            self.note_printed("judging", judgement)
-            hung = judgement.ended.is_hung
-            self._wrong(
-                "hung" if hung else "errored",
-                "judged",
-                judgement.failure("observing or checking"),
-                where,
-                difference=tuple(judgement.ended.stack.splitlines()),
-            )
+            self._unjudged(judgement, where)
         self.subjects.update(judgement.subjects)
         if judgement.broken:
             first = judgement.broken[0]
@@ -236,15 +256,32 @@ class _Verification:
             self._wrong("errored", "judged", judgement.error, where)
         return judgement
 
+    def _unjudged(self, end: PhaseEnd, where: str) -> NoReturn:
+        """Account for a judging child that did not answer: a store may end its reader."""
+        method = end.entries[-1].name if end.entries else "judging"
+        is_observing = method == "observe"
+        kind: Kind = "hung" if end.ended.is_hung else "violated" if is_observing else "errored"
+        detail = end.raised.traceback if end.raised else end.ended.stack
+        self._wrong(
+            kind,
+            "observable" if is_observing else "judged",
+            end.failure(method),
+            where,
+            difference=tuple(detail.rstrip().splitlines()),
+        )
+
     def _demand_same_observation(self, first: Judgement) -> None:
         stage = self.stage
         saved = stage.save("saved")
         end = stage.run(lambda: normalise(stage.campaign.observe(stage.root), "the observation"))
         stage.put_back(saved)
+        self.note_printed("observe", end.printed)
         where = "after a second recovery"
         if not end.has_returned:
             kind: Kind = "hung" if end.ended.is_hung else "violated"
-            self._wrong(kind, "observable", end.failure("observe"), where)
+            detail = end.raised.traceback if end.raised else end.ended.stack
+            lines = tuple(detail.rstrip().splitlines())
+            self._wrong(kind, "observable", end.failure("observe"), where, difference=lines)
         if end.value != first.observed:
             self._wrong(
                 "violated",
@@ -256,10 +293,10 @@ class _Verification:
 
     # -- what a person sees -----------------------------------------------------------------
 
-    def note_printed(self, phase: str, end: PhaseEnd) -> None:
+    def note_printed(self, phase: str, printed: str) -> None:
         """Keep what the children of a phase printed."""
-        if end.printed.strip():
-            self.printed.append(f"{phase} printed:\n{end.printed.rstrip()}")
+        if printed.strip():
+            self.printed.append(f"{phase} printed:\n{printed.rstrip()}")
 
     def _keep(self, name: str) -> None:
         if self.keep is not None:
@@ -285,8 +322,15 @@ def run_judge(stage: Stage, recording: Recording, case: Case) -> Judgement | Pha
     """Judge in a child; return how the child ended where it did not answer."""
     now_ns = stage.tape.time[0]
 
+    def reached(method: str) -> None:
+        stage.tape.write_journal("reached", method, {})
+
     def body() -> dict[str, Any]:
-        return judge(stage.campaign, stage.root, recording, case, now_ns).as_json()
+        return judge(stage.campaign, stage.root, recording, case, now_ns, reached).as_json()
 
     end = stage.run(body)
-    return Judgement.from_json(end.value) if end.has_returned else end
+    if not end.has_returned:
+        return end
+    judgement = Judgement.from_json(end.value)
+    judgement.printed = end.printed
+    return judgement

@@ -21,11 +21,10 @@ from typing import Any
 from harness import observe
 from harness.campaign import Campaign
 from harness.channel import Channel
-from harness.crash import first_difference
 from harness.discovery import Found, find_campaigns, load
 from harness.errors import ConfigurationError, Hangup, WorkspaceError
 from harness.process import become_zygote
-from harness.recording import Unrecordable, execute_once, prepare, record
+from harness.recording import Unrecordable, differing, first_run, record
 from harness.selftest import Problem, self_test
 from harness.stage import Stage
 from harness.trace import Recording, Step
@@ -88,13 +87,12 @@ class Zygote:
         gc.disable()
 
     def trace(self) -> dict[str, Any]:
-        """Prepare and execute once; return trace and journal."""
-        prepare(self._theirs)
+        """Prepare and execute once; return what must be the same in every interpreter."""
         try:
-            trace, journal, _ = execute_once(self._theirs)
+            run = first_run(self._theirs)
         except Unrecordable as wrong:
             return {"problem": _problem(wrong).as_json()}
-        return {"trace": trace, "journal": self._without_root(journal)}
+        return self._without_root(run)  # type: ignore[no-any-return]
 
     def record(self) -> dict[str, Any]:
         """Return the recording, or why there is none; the fixture must have been made."""
@@ -102,7 +100,7 @@ class Zygote:
             self._recording = record(self._theirs)
         except Unrecordable as wrong:
             return {"problem": _problem(wrong).as_json()}
-        return {"recording": json.loads(self._without_root(json.dumps(asdict(self._recording))))}
+        return {"recording": self._without_root(asdict(self._recording))}
 
     def self_test(self) -> dict[str, Any] | None:
         """Return why exploring would be worth nothing, or None."""
@@ -111,19 +109,14 @@ class Zygote:
 
     def adopt(self, *, recording: dict[str, Any]) -> str:
         """Take over a recording; return why this worker's own execution differs, or nothing."""
-        text = json.dumps(recording).replace(_ROOT, self._root_text)
-        data = json.loads(text)
+        data = self._with_root(recording)
         data["steps"] = [Step(**step) for step in data["steps"]]
-        self._recording = Recording(**data)
-        prepare(self._theirs)
+        self._recording = known = Recording(**data)
         try:
-            trace, journal, _ = execute_once(self._theirs)
+            mine = first_run(self._theirs)
         except Unrecordable as wrong:
             return str(wrong)
-        for mine, theirs in ((trace, self._recording.trace), (journal, self._recording.journal)):
-            if mine != theirs:
-                return first_difference(theirs, mine)
-        return ""
+        return differing({**vars(known), "observed": known.expected[0]}, mine)
 
     def examine(self, *, boundary: int, keep: str | None = None) -> dict[str, Any]:
         """Return the verdict over one boundary."""
@@ -140,16 +133,34 @@ class Zygote:
         assert self._recording is not None, "record or adopt comes first"
         return self._recording
 
-    @property
-    def _root_text(self) -> str:
-        return json.dumps(self._theirs.root.as_posix())[1:-1]
+    def _without_root(self, value: Any) -> Any:
+        root = self._theirs.root.as_posix()
+        return _replaced(value, {root: _ROOT, json.dumps(root)[1:-1]: _ROOT})
 
-    def _without_root(self, text: str) -> str:
-        return text.replace(self._root_text, _ROOT)
+    def _with_root(self, recording: dict[str, Any]) -> dict[str, Any]:
+        root = self._theirs.root.as_posix()
+        plain: dict[str, Any] = _replaced(recording, {_ROOT: root})
+        # A journal is itself JSON text, in which a path may be escaped.
+        escaped = {_ROOT: json.dumps(root)[1:-1]}
+        journals = {key: _replaced(recording[key], escaped) for key in ("journal", "prepared")}
+        return {**plain, **journals}
+
+
+def _replaced(value: Any, texts: dict[str, str]) -> Any:
+    """Return JSON with texts replaced in every string of it."""
+    if isinstance(value, str):
+        for old, new in texts.items():
+            value = value.replace(old, new)
+        return value
+    if isinstance(value, list):
+        return [_replaced(item, texts) for item in value]
+    if isinstance(value, dict):
+        return {_replaced(key, texts): _replaced(item, texts) for key, item in value.items()}
+    return value
 
 
 def _problem(wrong: Unrecordable) -> Problem:
-    return Problem(wrong.verdict, wrong.invariant, str(wrong))
+    return Problem(wrong.verdict, wrong.invariant, str(wrong), printed=wrong.printed)
 
 
 def _storage_text(error: OSError) -> str:
