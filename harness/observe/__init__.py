@@ -23,6 +23,7 @@ from harness.observe.slot import (
     failures,
     is_on,
     paused,
+    raise_first_failure,
     reset_in_child,
 )
 from harness.observe.sqlite3_trace import unavailable as sqlite3_unavailable
@@ -36,6 +37,7 @@ __all__ = [
     "is_on",
     "original",
     "paused",
+    "raise_first_failure",
     "sqlite3_unavailable",
 ]
 

@@ -78,7 +78,7 @@ def _renamed(path: Any, directory: Any) -> str:
     if directory is not None and not text.startswith("/"):
         folder = os.readlink(f"/proc/self/fd/{directory}")  # noqa: PTH115 - hot, and text
         text = f"{folder}/{text}"
-    return os.path.abspath(text)  # noqa: PTH100 - a cheap normalisation of text
+    return os.path.abspath(text)
 
 
 def _write(call: Any, target: Any, *arguments: Any, **named: Any) -> Any:

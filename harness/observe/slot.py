@@ -19,7 +19,7 @@ class _Slot:
 
     def __init__(self) -> None:
         self.sink: Sink | None = None
-        self.failures: list[str] = []
+        self.failures: list[tuple[str, BaseException]] = []
 
 
 class _ThreadState(threading.local):
@@ -50,13 +50,24 @@ def failures() -> tuple[str, ...]:
 
     A harness that sees one must not call the execution observed.
     """
-    return tuple(SLOT.failures)
+    return tuple(f"{what}: {type(error).__name__}: {error}" for what, error in SLOT.failures)
+
+
+def raise_first_failure() -> None:
+    """
+    Raise the first error that a hook or the sink of this process met, if there was one.
+
+    For the harness, once the store's code has returned: an error of the sink, such as a full
+    tape, must stop the execution's verdict without ever having been seen by the store.
+    """
+    if SLOT.failures:
+        raise SLOT.failures[0][1]
 
 
 def note_failure(what: str, error: BaseException) -> None:
     """Keep a hook's own failure, since a hook must never raise into the store."""
     if len(SLOT.failures) < _FAILURES_MAX:
-        SLOT.failures.append(f"{what}: {type(error).__name__}: {error}")
+        SLOT.failures.append((what, error))
 
 
 def is_on() -> bool:
@@ -138,7 +149,7 @@ def _are_same_paths(kind: str, left: tuple[str, ...], right: tuple[str, ...]) ->
 
 
 def _resolved_name(path: str) -> str:
-    folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 - no resolution wanted
+    folder, name = os.path.split(os.path.abspath(path))
     return os.path.join(os.path.realpath(folder), name)  # noqa: PTH118 - text in, text out
 
 

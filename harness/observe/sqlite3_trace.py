@@ -7,6 +7,10 @@ first word after the object header (Modules/_sqlite/connection.h, 3.11 to 3.14),
 `sqlite3_trace_v2` on it, in the very library that `_sqlite3` is linked with. `install` proves on a
 connection in memory that the word is that pointer before any store relies on it.
 
+SQLite keeps one trace per connection, and `Connection.set_trace_callback` takes its place. So that
+method is replaced, in the type's own dictionary because the type is immutable: the store's
+callback is then called from ours, with the text that `sqlite3` would give it.
+
 Covered: every statement of every connection made after `install`: the implicit BEGIN, the COMMIT
 that `executescript` hides, savepoints, pragmas, DDL, reads. Inside a trigger "before" only.
 
@@ -16,8 +20,11 @@ Not covered: backups, blob writes, the checkpoint of a closing connection: SQLit
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from harness.observe.slot import SLOT, note_failure, report
@@ -42,6 +49,7 @@ class _State:
     unavailable: str | None = "harness.observe.install() was not called"
     installed: bool = False
     paths: dict[int, str] = {}  # noqa: RUF012 - one per process by intent
+    store_callbacks: dict[int, Callable[[], Any]] = {}  # noqa: RUF012 - references, by handle
 
 
 class _Unavailable(Exception):
@@ -68,6 +76,7 @@ def install() -> None:
         _State.unavailable = str(reason)
         return
     _State.unavailable = None
+    _replace_set_trace_callback()
     sys.addaudithook(_audit)
 
 
@@ -100,6 +109,10 @@ def _load(module_file: str | None) -> Any:
     library.sqlite3_trace_v2.argtypes = [pointer, ctypes.c_uint, pointer, pointer]
     library.sqlite3_sql.argtypes = [pointer]
     library.sqlite3_sql.restype = ctypes.c_char_p
+    library.sqlite3_expanded_sql.argtypes = [pointer]
+    library.sqlite3_expanded_sql.restype = pointer
+    library.sqlite3_free.argtypes = [pointer]
+    library.sqlite3_free.restype = None
     library.sqlite3_db_filename.argtypes = [pointer, ctypes.c_char_p]
     library.sqlite3_db_filename.restype = ctypes.c_char_p
     library.sqlite3_vfs_find.argtypes = [ctypes.c_char_p]
@@ -145,24 +158,84 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
             return
         path = _State.library.sqlite3_db_filename(handle, b"main") or b""
         _State.paths[handle] = os.fsdecode(path)
-        mask = _STATEMENT | _PROFILE
-        result = _State.library.sqlite3_trace_v2(handle, mask, _State.trace, handle)
-        if result != 0:
-            raise RuntimeError(f"sqlite3_trace_v2 answered {result}")
+        _State.store_callbacks.pop(handle, None)
+        _register(handle)
     except Exception as error:
         note_failure("sqlite3 audit hook", error)
 
 
+def _register(handle: int) -> None:
+    result = _State.library.sqlite3_trace_v2(handle, _STATEMENT | _PROFILE, _State.trace, handle)
+    if result != 0:
+        raise RuntimeError(f"sqlite3_trace_v2 answered {result}")
+
+
 def _on_trace(code: int, handle: int, statement: int, detail: int) -> int:
     """Report one event; touches only the statement, since the connection may be garbage."""
-    if SLOT.sink is None:
-        return 0
     try:
-        # In a trigger the text is SQLite's comment "-- ..." and not the statement's own.
-        first = code == _STATEMENT
-        text = ctypes.string_at(detail) if first else _State.library.sqlite3_sql(statement)
-        phase = "before" if first else "after"
-        report("sql", phase, _State.paths.get(handle, ""), (text or b"").decode("utf-8", "replace"))
+        if code != _STATEMENT:
+            if SLOT.sink is not None:
+                text = _State.library.sqlite3_sql(statement) or b""
+                report("sql", "after", _State.paths.get(handle, ""), _decoded(text))
+            return 0
+        if SLOT.sink is not None:
+            # In a trigger the text is SQLite's comment "-- ..." and not the statement's own.
+            text = ctypes.string_at(detail)
+            report("sql", "before", _State.paths.get(handle, ""), _decoded(text))
+        if handle in _State.store_callbacks:
+            _call_store(handle, statement, detail)
     except Exception as error:
         note_failure("sqlite3 trace", error)
     return 0
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _replace_set_trace_callback() -> None:
+    """Let a store's own trace callback live beside ours, for every connection of the type."""
+    real = _State.connection_type.set_trace_callback
+
+    def set_trace_callback(self: Any, trace_callback: Any) -> None:
+        real(self, trace_callback)
+        try:
+            handle = _handle(self)
+            if handle is None:
+                return
+            _State.store_callbacks.pop(handle, None)
+            if trace_callback is not None:
+                _State.store_callbacks[handle] = _reference(trace_callback)
+            _register(handle)
+        except Exception as error:
+            note_failure("sqlite3 set_trace_callback", error)
+
+    set_trace_callback.__doc__ = real.__doc__
+    # A mappingproxy refers to one thing, the dictionary of the type.
+    (attributes,) = gc.get_referents(_State.connection_type.__dict__)
+    attributes["set_trace_callback"] = set_trace_callback
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(_State.connection_type))
+
+
+def _reference(callback: Any) -> Callable[[], Any]:
+    """Refer to *callback* weakly where it can be: the connection itself keeps it alive."""
+    try:
+        return weakref.ref(callback)
+    except TypeError:
+        return lambda: callback
+
+
+def _call_store(handle: int, statement: int, detail: int) -> None:
+    """Call the store's callback with the expanded text; what it raises is dropped, as there."""
+    callback = _State.store_callbacks[handle]()
+    if callback is None:
+        return
+    expanded = _State.library.sqlite3_expanded_sql(statement)
+    try:
+        text = ctypes.string_at(expanded or detail)
+    finally:
+        _State.library.sqlite3_free(expanded)
+    try:
+        callback(_decoded(text))
+    except Exception:
+        return
