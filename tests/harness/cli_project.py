@@ -90,7 +90,7 @@ HANGING = (
 )
 
 SLOW = (
-    SETTINGS.replace("Settings", "Slow").replace("(1, 2)", "range(1, 40)")
+    SETTINGS.replace("Settings", "Slow").replace("(1, 2)", "range(1, 12)")
     + """
     def recover(self, root, run): time.sleep(0.05)
 """
