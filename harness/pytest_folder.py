@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import WorkspaceError
-from harness.workspace import Workdir
+from harness.workdir import Workdir
 
 ROOTS_MAX = 1000
 """Roots in a run's folder, two for each process, so that all their paths are of one length."""

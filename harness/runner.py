@@ -24,7 +24,7 @@ from harness.recording import differing
 from harness.selftest import Problem
 from harness.trace import Recording, Step, representative
 from harness.verdict import KINDS, Finding, Verdict, Violation, group
-from harness.workspace import Workdir
+from harness.workdir import Workdir
 
 TAIL_LINES = 30
 

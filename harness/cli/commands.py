@@ -24,7 +24,7 @@ from harness.cli.tracing import record_only, trace_json, trace_lines
 from harness.errors import ConfigurationError, WorkspaceError
 from harness.explain import FAULT, SEED, printable
 from harness.runner import Options, Result
-from harness.workspace import Workdir
+from harness.workdir import Workdir
 
 TIMEOUT_SECONDS = 30.0
 _END = "end"

@@ -16,7 +16,7 @@ from harness.errors import ConfigurationError, HarnessError, WorkspaceError
 from harness.runner import Listener, Options, Result, exit_code, run_campaign
 from harness.selftest import Problem
 from harness.verdict import Verdict
-from harness.workspace import Workdir
+from harness.workdir import Workdir
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from harness.discovery import Found
 from harness.runner import Options, Result, open_worker, recording_from, run_campaign
 from harness.trace import Recording
 from harness.verdict import Finding, Verdict, Violation
-from harness.workspace import Workdir
+from harness.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -25,9 +25,9 @@ from typing import Any
 import pytest
 
 from harness.errors import ConfigurationError, WorkspaceError
+from harness.workdir import Workdir
 from harness.workspace import (
     SQLITE_MAGIC,
-    Workdir,
     clear_tree,
     copy_tree,
     drop_volatile,
@@ -572,7 +572,7 @@ def test_memory_is_preferred_only_with_room(
 def abandon(parent: Path) -> Path:
     """Make a work folder in a process that is then killed; return the folder."""
     code = (
-        "import os, sys; from pathlib import Path; from harness.workspace import Workdir;"
+        "import os, sys; from pathlib import Path; from harness.workdir import Workdir;"
         "folder = Workdir.choose(Path(sys.argv[1]), 1).worker_root(0);"
         "(folder / 'locked').mkdir(); (folder / 'locked' / 'x').touch();"
         "(folder / 'locked').chmod(0o500); print(folder.parents[1], flush=True);"
