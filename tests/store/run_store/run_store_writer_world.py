@@ -153,7 +153,7 @@ def insert_claim(
             "INSERT INTO leases (lease_id, owner_token, attempt_id, purpose, acquired_at_ns,"
             " expires_at_ns) VALUES (?, ?, ?, 'finalization', ?, ?)",
             lease_id,
-            OWNER,
+            attempt._owner_token,
             attempt.attempt_id,
             attempt.changed_at_ns,
             expires_at_ns,
