@@ -276,7 +276,8 @@ def normalise(value: Any, place: str = "$") -> Any:
 def _key(key: object, place: str) -> str:
     if not isinstance(key, str):
         raise ConfigurationError(
-            f"{place} has the key {key!r} of type {type(key).__name__}; keys must be strings."
+            f"{place} has the key {key!r} of type {type(key).__name__}; keys must be strings: "
+            "use str(key)."
         )
     return key
 

@@ -97,6 +97,11 @@ class _Errored(Exception):
     """The campaign's own code raised something that is no assertion."""
 
 
+def _errored(method: str, error: Exception) -> _Errored:
+    raised = describe_exception(error)
+    return _Errored(f"{method} raised {raised}\n{raised.traceback}".rstrip())
+
+
 def judge(
     campaign: Campaign,
     root: Path,
@@ -240,7 +245,7 @@ def _checks(
         raise
     except Exception as error:
         _refuse_configuration(error)
-        raise _Errored(f"check raised {describe_exception(error).traceback}") from error
+        raise _errored("check", error) from error
 
 
 def _promises(
@@ -264,9 +269,7 @@ def _promises(
             continue
         except Exception as error:
             _refuse_configuration(error)
-            raise _Errored(
-                f"promised_{promise.name} raised {describe_exception(error).traceback}"
-            ) from error
+            raise _errored(f"promised_{promise.name}", error) from error
         if not isinstance(holds, bool):
             raise ConfigurationError(
                 f"promised_{promise.name} returned {holds!r}; it must return True or False."
@@ -336,7 +339,7 @@ def _completion(
         return
     except Exception as error:
         _refuse_configuration(error)
-        raise _Errored(f"complete raised {describe_exception(error).traceback}") from error
+        raise _errored("complete", error) from error
     if not isinstance(holds, bool):
         raise ConfigurationError(f"complete returned {holds!r}; it must return True or False.")
     if not holds:

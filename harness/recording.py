@@ -64,7 +64,9 @@ def prepare(stage: Stage) -> None:
     )
     demand_returned(end, "prepare")
     if end.ended.leftovers:
-        raise ConfigurationError(f"prepare left a process behind: {_leftovers(end)}")
+        raise ConfigurationError(
+            f"prepare left a process behind: {_leftovers(end)}; end it before prepare returns."
+        )
     workspace.drop_volatile(stage.root, stage.campaign.volatile)
     stage.fixture_value = end.value
     stage.prepared = end.journal.decode()
@@ -105,8 +107,8 @@ def demand_returned(end: PhaseEnd, phase: str) -> None:
     detail = end.ended.stack if end.ended.is_hung else end.raised.traceback if end.raised else ""
     printed = f"\nprinted:\n{end.printed}" if end.printed and not end.ended.is_hung else ""
     raise ConfigurationError(
-        f"{end.failure(phase)}, before any crash: it must return. Correct the campaign, or the "
-        f"store.\n{detail}{printed}".rstrip()
+        f"{end.failure(phase)}. Nothing has been crashed yet, so it must return: correct the "
+        f"campaign, or the store.\n{detail}{printed}".rstrip()
     )
 
 
@@ -221,7 +223,8 @@ def _observe_fixture(stage: Stage) -> Any:
     if first != second:
         raise ConfigurationError(
             f"observe differs by itself: it returned {json.dumps(first)[:300]} and then "
-            f"{json.dumps(second)[:300]} for the same files."
+            f"{json.dumps(second)[:300]} for the same files: "
+            "leave out what changes without the store, such as times."
         )
     return first
 

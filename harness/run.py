@@ -343,7 +343,8 @@ class Run:
             [*self._before, *self._journal]
         ):
             raise ConfigurationError(
-                f"withdraw({name!r}, {kept}) ends no promise: none of that name and facts binds."
+                f"withdraw({name!r}, {kept}) ends no promise: none of that name and facts binds. "
+                "Withdraw with the facts that were promised, once."
             )
         self._write("withdraw", name, kept)
 
@@ -392,7 +393,7 @@ class Run:
         except TypeError as error:
             raise ConfigurationError(
                 f"promise {name!r} has the facts {sorted(facts)}, which do not fit the signature "
-                f"of promised_{name}: {error}."
+                f"of promised_{name}: {error}. Facts arrive as keywords of these names."
             ) from None
 
     # -- time and numbers -------------------------------------------------------------------

@@ -93,9 +93,11 @@ def _of_control(control: Verdict) -> Problem | None:
         return None
     is_unobservable = control.kind == "violated" and wrong.invariant == "observable"
     if control.kind == "errored" or is_unobservable:
-        detail = "\n".join(wrong.difference)
+        said, _, more = wrong.message.partition("\n")
+        detail = "\n".join([more, *wrong.difference]).strip()
         raise ConfigurationError(
-            f"on the finished execution, {wrong.stage}, {wrong.message}\n{detail}".rstrip()
+            f"on the finished execution, {wrong.stage}, {said}. Nothing has been crashed, so it "
+            f"must return: correct the campaign, or the store.\n{detail}".rstrip()
         )
     if control.kind == "diverged":
         return Problem(

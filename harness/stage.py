@@ -177,6 +177,7 @@ class Stage:
                 self.campaign.attach(observe.announce)
             value = body()
             observe.attach(None)
+            observe.raise_first_failure()
             self.tape.answer({"value": value})
         except BaseException as error:
             observe.attach(None)
@@ -254,7 +255,10 @@ def _configuration_text(raised: Raised) -> str:
         place = raised.traceback.strip().splitlines()
         where = next((x.strip() for x in reversed(place) if x.strip().startswith("File ")), "")
         return f"{raised.message}\n  at {where}" if where else raised.message
-    return f"the campaign cannot run: {raised}\n{raised.traceback}"
+    return (
+        f"the campaign cannot run: {raised}. Is the name misspelled, or the module not installed?\n"
+        f"{raised.traceback}"
+    ).rstrip()
 
 
 def _asserted(tb: TracebackType | None) -> str:
