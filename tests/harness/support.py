@@ -67,11 +67,16 @@ class Quiet:
 
 
 def written(folder: Path, body: str) -> Found:
-    """Write a module with the class ``Tested``, a subclass of ``_Base``, whose body this is."""
+    """
+    Write a module with the class ``Tested`` and return it.
+
+    Args:
+        body: The body of a subclass of ``_Base``, or code that has ``class Tested`` itself.
+    """
     path = folder / "tested.py"
     prelude = _PRELUDE.format(flag=str(folder / "flag"), notes=str(folder / "notes"))
     body = dedent(body)
-    if not body.lstrip().startswith("class "):
+    if "class Tested" not in body:
         lines = "\n".join(f"    {line}" if line else line for line in body.splitlines())
         body = f"class Tested(_Base):\n{lines}\n"
     path.write_text(prelude + body)
