@@ -114,11 +114,10 @@ class CampaignHooks:
         is_off = self._settings.mode == "none"
         if file_path.suffix != ".py" or (is_off and not others) or not self._holds(file_path):
             return others
-        if is_off:
-            return []
-        from harness.pytest_items import CampaignFile
+        from harness.pytest_items import CampaignFile, UnusedFile
 
-        return [CampaignFile.from_parent(parent, path=file_path)]
+        kind = UnusedFile if is_off else CampaignFile
+        return [kind.from_parent(parent, path=file_path)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collect_directory(

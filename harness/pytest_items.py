@@ -49,6 +49,14 @@ class CampaignFile(pytest.File):
             yield RefusedItem.from_parent(self, name=CONFIGURATION, refusal=listing.refusal)
 
 
+class UnusedFile(pytest.File):
+    """A file with campaigns where none are wanted; pytest does not import it either."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield nothing."""
+        return iter(())
+
+
 def _is_first(file: CampaignFile) -> bool:
     """Say whether no other file was asked before: what concerns all files is told once."""
     return file.config.stash.setdefault(_FIRST, str(file.path)) == str(file.path)
