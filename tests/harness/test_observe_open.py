@@ -106,6 +106,20 @@ result = len(pieces)
     assert outcome.events == both("write", "f") * outcome.result
 
 
+def test_default_buffer_is_as_large_as_the_builtins(store: Observed) -> None:
+    """The bytes that have reached the file after many small writes are the same."""
+    source = """
+result = []
+for opened in (open, real_open):
+    with opened('f', 'wb') as f:
+        for n in range(300):
+            f.write(b'x' * 1000)
+        result.append(f.raw.tell())
+"""
+    ours, theirs = store.run(source).result
+    assert ours == theirs > 0
+
+
 def test_random_access_file_reads_and_writes(store: Observed) -> None:
     """r+b reads what was there, writes in place, and reports only the write."""
     (store.root / "f").write_bytes(b"abcdef")
@@ -253,6 +267,7 @@ def test_open_of_a_terminal_is_line_buffered(store: Observed) -> None:
     source = """
 import os
 master, slave = os.openpty()
+os.set_blocking(master, False)
 result = []
 for opened in (open, real_open):
     with opened(slave, 'w', closefd=False) as file:

@@ -267,6 +267,24 @@ c.execute('select 2').fetchall()
     assert outcome.failures == []
 
 
+def test_sqlite3_trace_callback_ends_with_its_connection(store: Observed) -> None:
+    """A later connection at the address of a closed one does not call the old callback."""
+    source = """
+import sqlite3
+result = []
+record = result.append
+for n in range(20):
+    c = sqlite3.connect('a.db')
+    c.execute('pragma user_version')
+    c.set_trace_callback(record)
+    c.close()
+    del c
+"""
+    outcome = store.run(source)
+    assert outcome.result == []
+    assert outcome.events == statements("a.db", "pragma user_version") * 20
+
+
 UNWINDING = """
 import gc
 def use():
