@@ -66,16 +66,17 @@ class Quiet:
         """Say nothing."""
 
 
-def written(folder: Path, body: str) -> Found:
+def written(folder: Path, *bodies: str) -> Found:
     """
     Write a module with the class ``Tested`` and return it.
 
     Args:
-        body: The body of a subclass of ``_Base``, or code that has ``class Tested`` itself.
+        bodies: Parts of the body of a subclass of ``_Base``, each with an indentation of its own,
+            or code that has ``class Tested`` itself.
     """
     path = folder / "tested.py"
     prelude = _PRELUDE.format(flag=str(folder / "flag"), notes=str(folder / "notes"))
-    body = dedent(body)
+    body = "\n".join(dedent(part) for part in bodies)
     if "class Tested" not in body:
         lines = "\n".join(f"    {line}" if line else line for line in body.splitlines())
         body = f"class Tested(_Base):\n{lines}\n"
@@ -94,9 +95,9 @@ def run_found(found: Found, *, jobs: int = 1, timeout_seconds: float = 20.0) -> 
         return run_campaign(found, workdir, options, Quiet())
 
 
-def run_body(folder: Path, body: str, *, jobs: int = 1, timeout_seconds: float = 20.0) -> Result:
+def run_body(folder: Path, *bodies: str, jobs: int = 1, timeout_seconds: float = 20.0) -> Result:
     """Run the campaign that :func:`written` writes."""
-    return run_found(written(folder, body), jobs=jobs, timeout_seconds=timeout_seconds)
+    return run_found(written(folder, *bodies), jobs=jobs, timeout_seconds=timeout_seconds)
 
 
 def found_in(path: Path) -> Found:
@@ -150,9 +151,9 @@ class Recorded:
 
 
 @contextmanager
-def recorded(folder: Path, body: str, *, timeout_seconds: float = 20.0) -> Iterator[Recorded]:
+def recorded(folder: Path, *bodies: str, timeout_seconds: float = 20.0) -> Iterator[Recorded]:
     """Record the campaign that :func:`written` writes, self-tests left out, in one worker."""
-    found = written(folder, body)
+    found = written(folder, *bodies)
     options = Options(timeout_seconds=timeout_seconds, import_path=(REPOSITORY, folder))
     with Workdir.choose(None, 1) as workdir:
         worker = open_worker(found, workdir, 0, options)
