@@ -7,6 +7,7 @@ here decides what is right: it says what a child did and how it ended.
 
 from __future__ import annotations
 
+import errno
 import linecache
 import os
 import re
@@ -19,7 +20,7 @@ from typing import Any
 
 from harness import observe, process, workspace
 from harness.campaign import Campaign
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, WorkspaceError
 from harness.process import Ended, Output, run_child
 from harness.tape import EPOCH_NS, Tape
 from harness.trace import Canonical, Entry, parse_journal
@@ -40,6 +41,7 @@ class Raised:
         message: Its text; for an assertion without one, the source line and the values in it.
         is_assertion: Whether it is an AssertionError.
         is_configuration: Whether the campaign is at fault, whatever the store did.
+        is_full: Whether it came of a full disk or a used-up quota.
         traceback: As Python prints it, without the harness's own frames.
     """
 
@@ -47,6 +49,7 @@ class Raised:
     message: str
     is_assertion: bool
     is_configuration: bool
+    is_full: bool
     traceback: str
 
     def __str__(self) -> str:
@@ -145,6 +148,7 @@ class Stage:
             avoided_pids: Numbers that the child must not have as its pid, since the trace
                 holds them for another reason.
         Raises: Hangup: the asking process is gone. ConfigurationError: the body found one.
+            WorkspaceError: the disk is full, which says nothing about the store.
         """
         for _ in range(_PID_TRIES_MAX):
             self.tape.rewind()
@@ -162,6 +166,11 @@ class Stage:
         end = self._end(ended)
         if end.raised is not None and end.raised.is_configuration:
             raise ConfigurationError(_configuration_text(end.raised))
+        if end.raised is not None and end.raised.is_full:
+            raise WorkspaceError(
+                f"the work folder of {self.root} is full: {end.raised}; give it more room with "
+                "--workdir DIR, or make the workload smaller."
+            )
         return end
 
     def _child(
@@ -240,6 +249,7 @@ def describe_exception(error: BaseException) -> Raised:
         message=message,
         is_assertion=isinstance(error, AssertionError),
         is_configuration=_is_configuration(error),
+        is_full=_is_full(error),
         traceback=text,
     )
 
@@ -248,6 +258,16 @@ def _is_configuration(error: BaseException) -> bool:
     if isinstance(error, UnboundLocalError):
         return False
     return isinstance(error, (ConfigurationError, NameError, ImportError))
+
+
+def _is_full(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if "database or disk is full" in str(error):  # as SQLite says it, through any binding
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _configuration_text(raised: Raised) -> str:
