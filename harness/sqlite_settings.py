@@ -68,17 +68,31 @@ def settings_in_force(stage: Stage, file_modes: Sequence[str], trace: str) -> In
     def body() -> Any:
         libraries = _libraries_of_new_connections()
         execution(stage, after_step=look)()
-        return [sorted(set(seen)), sorted(libraries)]
+        observe.attach(None)
+        defaults = [_default_synchronous(x, stage.root, file_modes) for x in sorted(libraries)]
+        return [sorted(set(seen)), sorted(libraries), defaults]
 
     stage.restore_fixture()
     end = stage.run(body, is_traced=True)
-    found, libraries = end.value if end.has_returned else ([], [])
-    said = {_name(word) for word in _SAID.findall(trace)}
+    found, libraries, defaults = end.value if end.has_returned else ([], [], [])
+    said = sorted({_name(word) for word in _SAID.findall(trace)})
     return InForce(
         sqlite=_joined([x[0] for x in found] or libraries),
         journal_mode=_joined([x[1] for x in found] or list(file_modes)),
-        synchronous=_joined([x[2] for x in found] or sorted(said)),
+        synchronous=_joined([x[2] for x in found] or said or defaults),
     )
+
+
+def _default_synchronous(library: str, root: Path, file_modes: Sequence[str]) -> str:
+    """Return what a connection has that nobody told; it can depend on the journal mode."""
+    connect: Callable[[str], Any] = apsw.Connection if library == _APSW else sqlite3.connect
+    connection = connect(str(root / "crashconform-default.db"))
+    try:
+        if "wal" in file_modes:
+            connection.execute("pragma journal_mode = wal").fetchall()
+        return _SYNCHRONOUS[connection.execute("pragma synchronous").fetchall()[0][0]]
+    finally:
+        connection.close()
 
 
 def _joined(values: Sequence[str]) -> str | None:
