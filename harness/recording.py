@@ -222,9 +222,9 @@ def _observe_fixture(stage: Stage) -> Any:
     first, second = end.value
     if first != second:
         raise ConfigurationError(
-            f"observe differs by itself: it returned {json.dumps(first)[:300]} and then "
-            f"{json.dumps(second)[:300]} for the same files: "
-            "leave out what changes without the store, such as times."
+            "observe differs by itself: called twice on the fixture, it returned "
+            f"{json.dumps(first)[:300]} and then {json.dumps(second)[:300]}. Leave out what "
+            "changes without the store, such as times, and change nothing that is observed."
         )
     return first
 

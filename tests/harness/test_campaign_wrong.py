@@ -92,7 +92,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "observe differs by itself": (
         "def observe(self, root): return time.monotonic_ns()",
-        ["observe differs by itself", "for the same files"],
+        ["observe differs by itself", "called twice on the fixture", "such as times"],
     ),
     "promise without judge": (
         "def prepare(self, root, run): save(root / 's', 0); run.promise('kept', key='a')",
