@@ -177,7 +177,7 @@ class Run:
             step = plan.steps[label]
             return Lost(label) if step.is_lost else step.result  # type: ignore[return-value]
         self._tape.write_journal("begin", label, {})
-        self._tape.announce("step", "before", label)
+        self._tape.mark("step", "before", label)
         note.begin = self._tape.count
         self._open_step = label
         result: Any = None
@@ -192,7 +192,7 @@ class Run:
         self._note_end(note, then, result)
         self._tape.write_journal("done", label, {})
         self._open_step = None
-        self._tape.announce("step", "after", label)
+        self._tape.mark("step", "after", label)
         note.end = self._tape.count
         if self._after_step is not None:
             self._after_step()
@@ -330,7 +330,7 @@ class Run:
         kept = {k: normalise(v, f"promise {name}.{k}") for k, v in facts.items()}
         self._demand_judge(name, kept)
         self._write("promise", name, kept)
-        self._tape.announce("promise", "after", name)
+        self._tape.mark("promise", "after", name)
 
     def withdraw(self, name: str, /, **facts: JSON) -> None:
         """
@@ -369,7 +369,7 @@ class Run:
         self._write(
             "effect", name, {k: normalise(v, f"effect {name}.{k}") for k, v in facts.items()}
         )
-        self._tape.announce("effect", "after", name)
+        self._tape.mark("effect", "after", name)
 
     def effects(self, name: str, /) -> Sequence[Mapping[str, Any]]:
         """Return the facts of every effect of that name so far, in order, past phases included."""

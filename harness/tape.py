@@ -106,7 +106,7 @@ class Tape:
         self._stop = stop
 
     def announce(self, kind: str, phase: str, /, *names: str) -> None:
-        """Write one boundary; never returns where it is the one to die at."""
+        """Write one boundary of the store; never returns where it is the one to die at."""
         canonical = self._canonical
         if canonical is None:
             return
@@ -114,6 +114,13 @@ class Tape:
             line = canonical.line(kind, phase, names)
             if line is not None:
                 self._write(line)
+
+    def mark(self, kind: str, phase: str, name: str) -> None:
+        """Write one boundary of the harness's own; never returns where it is the one to die at."""
+        canonical = self._canonical
+        if canonical is not None:
+            with self._lock:
+                self._write(canonical.mark(kind, phase, name))
 
     def announce_end(self) -> None:
         """Write the last boundary, after the execution returned."""

@@ -19,12 +19,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.errors import ConfigurationError
+
 MARKS = frozenset({"step", "promise", "effect", "end"})
 """Kinds that the harness itself sets; they do not prove that a store was observed."""
 
 END_LINE = "end"
 _PATHS_BY_KIND = {"file_sync": 1, "directory_sync": 1, "rename": 2, "write": 1, "sql": 1}
 _COMMIT = re.compile(r"(?:^|\s)(?:COMMIT|END)(?:\s+TRANSACTION)?;?$", re.IGNORECASE)
+_KIND = re.compile(r"[a-z][a-z0-9_]*")
 _SLUG = re.compile(r"[^A-Za-z0-9_.+-]+")
 _SLUG_SIZE_MAX = 60
 
@@ -116,13 +119,24 @@ class Canonical:
         self._lines: dict[tuple[str, ...], bytes | None] = {}
 
     def line(self, kind: str, phase: str, names: Sequence[str]) -> bytes | None:
-        """Return the line's bytes with its newline, or None for a file outside the root."""
+        """
+        Return the line's bytes with its newline, or None for a file outside the root.
+
+        Raises: ConfigurationError: a store announces what cannot be a line of its own.
+        """
         key = (kind, phase, *names)
         try:
             return self._lines[key]
         except KeyError:
+            _check_announced(kind, phase)
             made = self._lines[key] = self._make(kind, phase, names)
             return made
+
+    def mark(self, kind: str, phase: str, name: str) -> bytes:
+        """Return the line of a mark, which only the harness sets."""
+        made = self._make(kind, phase, [name])
+        assert made is not None, "a mark has no path"
+        return made
 
     def _make(self, kind: str, phase: str, names: Sequence[str]) -> bytes | None:
         paths = _PATHS_BY_KIND.get(kind, 0)
@@ -148,6 +162,20 @@ class Canonical:
         if path == self._root:
             return "."
         return path[len(self._inside) :] if path.startswith(self._inside) else None
+
+
+def _check_announced(kind: str, phase: str) -> None:
+    """Refuse what a store's own observer slot may have been given by mistake."""
+    if phase not in ("before", "after"):
+        raise ConfigurationError(
+            f"the store announced {kind!r} with phase={phase!r}; the observer that attach() gets "
+            'is called as observer(kind, "before" or "after", *names).'
+        )
+    if not _KIND.fullmatch(kind) or kind in MARKS:
+        raise ConfigurationError(
+            f"the store announced kind={kind!r}; a kind is a word of small letters, digits and "
+            f"underscores, such as 'point', and none of {sorted(MARKS)}."
+        )
 
 
 @dataclass(frozen=True)
