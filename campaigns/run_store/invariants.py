@@ -54,8 +54,8 @@ _SCHEMA = embedded_schema(RUN_STORE_SCHEMA_SQL)
 def all_of(root: Path, evidence: Evidence) -> Iterator[Check]:
     """Yield every check of a recovered store; its observation is the dump of its tables."""
     yield from whole_schema(root, evidence.observed)
-    if evidence.observed is None:
-        return
+    if evidence.observed is None or set(TABLES) - evidence.observed.keys():
+        return  # there is no store, or one whose schema has just been found wanting
     tables: Tables = evidence.observed
     yield from sound_database(root)
     yield from contiguous_history(tables)
@@ -132,7 +132,12 @@ def _history_problem(attempt: dict[str, Any], steps: Rows) -> tuple[bool, str]:
         return False, f"{who} is at revision {attempt['revision']}, its history has {revisions}"
     state, at_ns = None, attempt["started_at_ns"]
     for step in steps:
-        if step["from_state"] != state or step["at_ns"] < at_ns:
+        is_first = step["revision"] == 0
+        if (
+            step["from_state"] != state
+            or step["at_ns"] < at_ns
+            or is_first != (step["to_state"] == "reserved")
+        ):
             return False, f"{who}: revision {step['revision']} does not follow its predecessor"
         state, at_ns = step["to_state"], step["at_ns"]
     is_projected = (attempt["state"], attempt["changed_at_ns"]) == (state, at_ns)
@@ -168,8 +173,8 @@ def _payload(step: dict[str, Any], attempts: dict[str, Any], event: dict[str, An
         "revision": step["revision"],
         "to": step["to_state"],
     }
-    if step["revision"] == 0:
-        attempt = attempts[step["attempt_id"]]
+    attempt = attempts.get(step["attempt_id"])
+    if step["revision"] == 0 and attempt is not None:
         facts |= {"retry_index": attempt["retry_index"], "slot_id": attempt["slot_id"]}
     elif event["kind"] != "attempt_transition":
         return str(event["payload_json"])
