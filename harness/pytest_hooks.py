@@ -11,7 +11,6 @@ What runs campaigns is imported when the first file that may hold some is collec
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.discovery import Project, find_project, is_path
+from harness.discovery import Project, find_project
 from harness.errors import ConfigurationError, WorkspaceError
+from harness.pytest_places import may_hold_campaigns
 
 if TYPE_CHECKING:
     from harness.pytest_folder import RunFolder
@@ -166,27 +166,3 @@ class CampaignHooks:
         )
         if line:
             terminalreporter.write_line(line)
-
-
-def may_hold_campaigns(project: Project, path: Path) -> bool:
-    """
-    Say without importing anything whether a file or folder may belong to a project's campaigns.
-
-    A module that is not below the project's folder may be anywhere, so there a path that has its
-    name in it is enough.
-    """
-    real = Path(os.path.realpath(path))
-    return any(_covers(target, project.folder, real) for target in project.targets)
-
-
-def _covers(target: str, folder: Path, path: Path) -> bool:
-    place = target.partition(":")[0]
-    if is_path(place):
-        return path.is_relative_to(os.path.realpath(folder / place))
-    parts = tuple(place.split("."))
-    base = Path(os.path.realpath(folder.joinpath(*parts)))
-    file = base.parent / f"{base.name}.py"
-    if base.is_dir() or file.is_file():
-        return path == file or path.is_relative_to(base)
-    names = path.with_suffix("").parts
-    return any(names[i : i + len(parts)] == parts for i in range(len(names)))

@@ -22,6 +22,7 @@ from harness.client import ZygoteClient
 from harness.discovery import Found, Project
 from harness.errors import ConfigurationError, HarnessError, WorkspaceError
 from harness.pytest_folder import RunFolder
+from harness.pytest_places import may_hold_campaigns
 from harness.runner import Options, Result, open_worker, record_with, recording_from
 from harness.selftest import Problem
 from harness.trace import Recording
@@ -146,6 +147,9 @@ class CampaignSession:
         try:
             with ZygoteClient(self.options.import_path) as zygote:
                 found = zygote.list(self.project.targets, self.project.folder)
+            strange = [one for one in found if not may_hold_campaigns(self.project, Path(one.path))]
+            if strange:
+                raise ConfigurationError(_strange_text(self.project, strange[0]))
         except HarnessError as error:
             return {"campaigns": [], "refusal": vars(Refusal.of(error))}
         return {"campaigns": [vars(one) for one in found], "refusal": None}
@@ -233,3 +237,12 @@ class CampaignSession:
         zygote, self._zygote, self._current = self._zygote, None, None
         if zygote is not None:
             zygote.close()
+
+
+def _strange_text(project: Project, found: Found) -> str:
+    return (
+        f"campaign {found.name} was imported from {found.path}, which is not where "
+        f"{list(project.targets)} are in {project.folder}. A folder without __init__.py loses "
+        "against an installed package of the same name: add the file, or write the target as a "
+        'path, such as "./campaigns".'
+    )

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from pytest_project import TABLE, Project, Ran
+from pytest_project import CAMPAIGNS, HEAD, TABLE, Project, Ran
 
 pytestmark = pytest.mark.slow
 
@@ -195,6 +195,19 @@ def test_a_campaign_that_cannot_be_imported_is_one_failing_item(tmp_path: Path) 
     asked = project.run("campaigns/good.py::Good::0017-end")
     assert asked.status == pytest.ExitCode.USAGE_ERROR
     assert "No module named 'no_such_module'" in asked.output
+
+
+def test_campaigns_of_another_place_are_refused(tmp_path: Path) -> None:
+    """An installed package that hides the project's folder is told, rather than no test run."""
+    project = Project(tmp_path, "good")
+    (tmp_path / "campaigns" / "__init__.py").unlink()
+    installed = tmp_path / "installed"
+    (installed / "campaigns").mkdir(parents=True)
+    for name in ("__init__.py", "good.py"):
+        (installed / "campaigns" / name).write_text(HEAD + CAMPAIGNS["good"])
+    ran = project.run("campaigns", PYTHONPATH=str(installed))
+    assert ran.outcomes == {"good::configuration": "failure"}
+    assert "loses against an installed package" in ran.cases["good::configuration"].text
 
 
 def wait_for_file(path: Path) -> int:
