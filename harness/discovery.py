@@ -7,10 +7,7 @@ The configuration is read anywhere; modules are imported only in a zygote.
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import pkgutil
 import sys
-import tomllib
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -73,6 +70,8 @@ def find_project(start: Path) -> Project | None:
 
 
 def _table(file: Path) -> dict[str, Any] | None:
+    import tomllib  # in the front end; a zygote reads no configuration
+
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -160,7 +159,9 @@ def load(found: Found) -> Campaign:
 
 def _modules(place: str, folder: Path) -> Iterator[tuple[str, ModuleType]]:
     if not is_path(place):
-        yield from _in_package(_import(place))
+        module = _import(place)
+        _check_origin(place, module, folder)
+        yield from _in_package(module)
         return
     path = (folder / place).resolve()
     if path.is_dir():
@@ -181,9 +182,25 @@ def _in_package(module: ModuleType) -> Iterator[tuple[str, ModuleType]]:
         return
     prefix = module.__name__ + "."
     yield module.__name__, module
+    import pkgutil  # in the process that lists, not in each that forks
+
     for info in pkgutil.walk_packages(paths, prefix, onerror=_raise_import):
         if not info.name.rpartition(".")[2].startswith("_"):
             yield info.name.removeprefix(prefix).replace(".", "/"), _import(info.name)
+
+
+def _check_origin(place: str, module: ModuleType, folder: Path) -> None:
+    """Refuse a module from elsewhere that hides the project's own folder of that name."""
+    top = place.partition(".")[0]
+    if not (folder / top).is_dir():
+        return
+    places = [*getattr(module, "__path__", ()), module.__file__ or ""]
+    if not any(Path(x).resolve().is_relative_to(folder.resolve()) for x in places if x):
+        raise ConfigurationError(
+            f"{place!r} was imported from {places[0]}, not from {folder / top}: that folder is no "
+            f"package, so an installed one of the same name hides it. Add {top}/__init__.py, or "
+            f"name the folder as a path, './{top}'."
+        )
 
 
 def _raise_import(name: str) -> None:
@@ -209,6 +226,8 @@ def _import_file(path: Path) -> ModuleType:
     name = f"_crashconform_{path.stem}_{abs(hash(str(path))):x}"
     if name in sys.modules:
         return sys.modules[name]
+    import importlib.util
+
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{path} cannot be imported as Python.")

@@ -15,6 +15,8 @@ milliseconds later. When the zygote itself is killed by SIGKILL its child dies w
 grandchildren may not.
 """
 
+# ruff: noqa: SIM105 - contextlib.suppress costs each child 10 us on the way that all of them take
+
 from __future__ import annotations
 
 import contextlib
@@ -25,7 +27,6 @@ import fcntl
 import os
 import resource
 import select
-import shlex
 import signal
 import sys
 import time
@@ -75,6 +76,9 @@ _STACK_BYTES_MAX = 64 << 10
 _COMMAND_CHARACTERS_MAX = 300
 _POLL_SECONDS = 0.1
 _STACK_MARK = b"Fatal Python error: Aborted"
+_stacks_fd = -1
+# Not signal.getsignal, which raises and catches an exception for a handler that is a function.
+_getsignal: Callable[[int], object] = getattr(sys.modules["_signal"], "getsignal")  # noqa: B009
 _Handler: TypeAlias = Callable[[int, FrameType | None], object] | signal.Handlers
 _FRESH_HANDLERS: dict[signal.Signals, _Handler] = {
     signal.SIGINT: signal.default_int_handler,
@@ -86,6 +90,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +166,9 @@ class Output:
 
         Bytes that are not UTF-8 become U+FFFD.
         """
-        size = self.size_bytes()
+        size = os.fstat(self._fd).st_size
+        if not size:
+            return ""
         start = max(0, size - limit_bytes)
         data = os.pread(self._fd, size - start, start)
         cut = self._cut_bytes + start
@@ -189,8 +196,8 @@ def become_zygote() -> None:
     """
     Make this process the one that inherits and reaps every descendant of its children.
 
-    Also switches core dumps off, here and in all children, unblocks all signals, and lets ended
-    children be waited for.
+    Also takes its input away, switches core dumps off, here and in all children, unblocks all
+    signals, and lets ended children be waited for.
 
     Raises: ConfigurationError: the platform has no fork, pidfd_open, memfd_create or /proc.
     Source: prctl(2), PR_SET_CHILD_SUBREAPER, Linux 3.4; pidfd_open(2), Linux 5.3.
@@ -210,6 +217,11 @@ def become_zygote() -> None:
             "and a container must allow pidfd_open."
         ) from error
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    if null != 0:
+        os.close(null)
+    os.set_inheritable(0, True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # A parent may have handed down "ignored", and then the kernel reaps children before we do.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -251,13 +263,15 @@ def run_child(
     _flush_streams()
     started = time.monotonic()
     parent = os.getpid()
-    # Looked up and converted here: in the child each touched page costs a copy, 2 us.
+    # Looked up and converted here: in the child each touched page costs a copy, 2 us. For the
+    # same reason the code that every child runs calls few functions, and builds few objects.
     place = os.fspath(directory)
-    handlers = {n: h for n, h in _FRESH_HANDLERS.items() if signal.getsignal(n) is not h}
+    handlers = {n: h for n, h in _FRESH_HANDLERS.items() if _getsignal(n) != h}
+    _write_stacks_to(output.fileno())
     try:
         pid = os.fork()
         if pid == 0:
-            _be_child(target, parent, handlers, place, output, close_in_child)
+            _be_child(target, parent, handlers, place, output.fileno(), close_in_child)
         is_hung, stack = _watch(pid, timeout_seconds, output, hangup_fd)
         _, wait_status = os.waitpid(pid, 0)
         seconds = time.monotonic() - started
@@ -305,13 +319,19 @@ def _be_child(
     parent: int,
     handlers: Mapping[signal.Signals, _Handler],
     place: str,
-    output: Output,
+    output_fd: int,
     close_in_child: Sequence[int],
 ) -> NoReturn:
     status = EXIT_RAISED
     try:
         try:
-            _set_up_child(parent, output, close_in_child)
+            _prctl(_PR_SET_PDEATHSIG, 9)
+            if os.getppid() != parent:  # it died before the line above
+                os._exit(EXIT_RAISED)
+            for descriptor in close_in_child:
+                os.close(descriptor)
+            os.dup2(output_fd, 1)
+            os.dup2(output_fd, 2)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             os.chdir(place)
@@ -319,26 +339,22 @@ def _be_child(
         except BaseException as error:
             status = EXIT_RAISED
             _flush_streams()
-            _print_error(error, output)
+            _print_error(error, output_fd)
         _flush_streams()
     finally:
         os._exit(status)
 
 
-def _set_up_child(parent: int, output: Output, close_in_child: Sequence[int]) -> None:
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
-        os._exit(EXIT_RAISED)
-    for descriptor in close_in_child:
-        os.close(descriptor)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    if null != 0:
-        os.close(null)
-    os.dup2(output.fileno(), 1)
-    os.dup2(output.fileno(), 2)
-    # To the memory itself: a store may close or redirect its descriptor 2.
-    faulthandler.enable(file=output.fileno(), all_threads=True)
+def _write_stacks_to(output_fd: int) -> None:
+    """
+    Have this process, and so its children, write its stacks there when it dies of a signal.
+
+    To the memory itself: a store may close or redirect its descriptor 2.
+    """
+    global _stacks_fd
+    if output_fd != _stacks_fd or not faulthandler.is_enabled():
+        faulthandler.enable(file=output_fd, all_threads=True)
+        _stacks_fd = output_fd
 
 
 def _checked_status(status: int) -> int:
@@ -347,18 +363,20 @@ def _checked_status(status: int) -> int:
     raise ValueError(f"status={status!r} must be an integer from 0 to 255")
 
 
-def _print_error(error: BaseException, output: Output) -> None:
+def _print_error(error: BaseException, output_fd: int) -> None:
     # The first frame is this module's.
     shown = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, shown))
-    os.write(output.fileno(), text.encode("utf-8", "backslashreplace"))
+    os.write(output_fd, text.encode("utf-8", "backslashreplace"))
 
 
 def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         # Whatever a store put in their place must not change how the child ends.
-        with contextlib.suppress(Exception):
+        try:
             stream.flush()
+        except Exception:
+            pass
 
 
 # The parent: watching the child.
@@ -385,18 +403,14 @@ def _wait_for_end(pidfd: int, seconds: float, output: Output, hangup_fd: int | N
     deadline = time.monotonic() + seconds
     while True:
         left = deadline - time.monotonic()
-        ready = [descriptor for descriptor, _ in poller.poll(_milliseconds(left))]
-        if hangup_fd in ready:
-            raise Hangup("the process that asked for this work is gone")
-        if pidfd in ready:
+        ready = poller.poll(max(0.0, min(left, _POLL_SECONDS)) * 1000)
+        if len(ready) == 1 and ready[0][0] == pidfd:
             return True
+        if ready:
+            raise Hangup("the process that asked for this work is gone")
         if left <= 0:
             return False
         output.keep_small()
-
-
-def _milliseconds(left: float) -> float:
-    return max(0.0, min(left, _POLL_SECONDS)) * 1000
 
 
 def _end_hung(pid: int, pidfd: int, output: Output, hangup_fd: int | None) -> str:
@@ -540,6 +554,8 @@ def _command(pid: int) -> str:
         is_fork = line == Path("/proc/self/cmdline").read_bytes()
     except OSError:
         return "gone"
+    import shlex  # only here, and a zygote that never sees a leftover needs none of it
+
     words = [word.decode(errors="replace") for word in line.rstrip(b"\0").split(b"\0")]
     command = shlex.join(words) if line else f"[{name}]"
     if len(command) > _COMMAND_CHARACTERS_MAX:
@@ -565,6 +581,6 @@ def _from_character(data: bytes) -> bytes:
 
 
 def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno() or errno.EINVAL
         raise ConfigurationError(f"prctl({option}, {value}) failed: {os.strerror(number)}")

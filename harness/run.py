@@ -140,7 +140,7 @@ class Run:
         self._is_recording = is_recording
         self._after_step = after_step
         self._open_step: str | None = None
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._reached: set[str] = set()
         self._journal: list[Entry] = []
         self.notes: list[StepNote] = []
@@ -186,7 +186,7 @@ class Run:
                 self._refused(label, action, raises)
             else:
                 result = action()
-        except Exception as error:
+        except BaseException as error:
             self._failure = error
             raise
         self._note_end(note, then, result)
@@ -272,8 +272,8 @@ class Run:
         )
 
     def _note_end(self, note: StepNote, then: object, result: object) -> None:
-        with observe.paused():
-            if note.then == "value":
+        if note.then == "value":
+            with observe.paused():
                 given = then() if callable(then) else then
                 if self._is_recording:
                     note.given = normalise(given, f"then of step {note.label!r}")

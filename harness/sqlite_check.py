@@ -59,12 +59,8 @@ def check_databases(stage: Stage) -> Checked:
 def _copy(path: Path, root: Path, to: Path) -> tuple[str, Path]:
     to.mkdir()
     for suffix in ("", *_SIDECARS):
-        source = path.with_name(path.name + suffix)
-        if source.is_file() and not source.is_symlink():
-            target = to / source.name
-            target.write_bytes(source.read_bytes())
-            target.chmod(0o600)
-    return path.relative_to(root).as_posix(), to / path.name
+        workspace.copy_file(f"{path}{suffix}", f"{to}/{path.name}{suffix}")
+    return str(path)[len(str(root)) + 1 :], to / path.name
 
 
 def _check_all(pairs: Sequence[tuple[str, Path]]) -> tuple[list[str], list[str], list[str]]:

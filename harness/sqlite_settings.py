@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import gc
 import re
-import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import apsw
@@ -26,7 +26,6 @@ _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 _SAID = re.compile(r": pragma (?:\w+\.)?synchronous ?= ?'?(\w+)", re.IGNORECASE)
 _STEPS_MAX = 20
 _APSW = "apsw " + apsw.sqlite_lib_version()
-_STANDARD = "sqlite3 " + sqlite3.sqlite_version
 
 
 @dataclass(frozen=True)
@@ -85,6 +84,8 @@ def settings_in_force(stage: Stage, file_modes: Sequence[str], trace: str) -> In
 
 def _default_synchronous(library: str, root: Path, file_modes: Sequence[str]) -> str:
     """Return what a connection has that nobody told; it can depend on the journal mode."""
+    import sqlite3  # in a child: a zygote without it forks cheaper
+
     connect: Callable[[str], Any] = apsw.Connection if library == _APSW else sqlite3.connect
     connection = connect(str(root / "crashconform-default.db"))
     try:
@@ -107,10 +108,17 @@ def _ask_all(root: Path) -> list[tuple[str, str, str]]:
     answers = []
     for connection in apsw.connections():
         answers += _ask(root, _APSW, connection.execute)
-    for thing in gc.get_objects():
-        if isinstance(thing, sqlite3.Connection):
-            answers += _ask(root, _STANDARD, thing.execute)
+    standard = _standard_library()
+    if standard is not None:
+        for thing in gc.get_objects():
+            if isinstance(thing, standard.Connection):
+                answers += _ask(root, f"sqlite3 {standard.sqlite_version}", thing.execute)
     return answers
+
+
+def _standard_library() -> ModuleType | None:
+    """Return the module behind `sqlite3`, which a zygote loads only for a store that does."""
+    return sys.modules.get("_sqlite3")
 
 
 def _ask(root: Path, library: str, execute: Callable[[str], Any]) -> list[tuple[str, str, str]]:
@@ -120,7 +128,9 @@ def _ask(root: Path, library: str, execute: Callable[[str], Any]) -> list[tuple[
             return []
         mode = execute("pragma journal_mode").fetchall()[0][0]
         synchronous = execute("pragma synchronous").fetchall()[0][0]
-    except (apsw.Error, sqlite3.Error):
+    except Exception as error:
+        if not isinstance(error, apsw.Error) and type(error).__module__ != "sqlite3":
+            raise
         return []  # closed, busy, or of another thread: it cannot be asked
     return [(library, str(mode), _SYNCHRONOUS.get(int(synchronous), str(synchronous)))]
 
@@ -131,7 +141,7 @@ def _libraries_of_new_connections() -> set[str]:
 
     def audit(event: str, _: tuple[Any, ...]) -> None:
         if event == "sqlite3.connect":
-            libraries.add(_STANDARD)
+            libraries.add(f"sqlite3 {sys.modules['_sqlite3'].sqlite_version}")
 
     sys.addaudithook(audit)
     apsw.connection_hooks.append(lambda _: libraries.add(_APSW))

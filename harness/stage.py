@@ -195,6 +195,7 @@ class Stage:
 
     def _end(self, ended: Ended) -> PhaseEnd:
         tape = self.tape
+        count, died_at, trace, journal = tape.read()
         reply = tape.reply if ended.exit_status == 0 else None
         raised = reply.get("raised") if reply else None
         return PhaseEnd(
@@ -202,10 +203,10 @@ class Stage:
             value=reply.get("value") if reply else None,
             raised=Raised(**raised) if raised else None,
             has_answered=reply is not None,
-            count=tape.count,
-            died_at=tape.died_at,
-            trace=tape.trace,
-            journal=tape.journal,
+            count=count,
+            died_at=died_at,
+            trace=trace,
+            journal=journal,
             printed=self.output.text(),
         )
 

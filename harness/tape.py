@@ -11,10 +11,11 @@ Not covered: processes that the store itself forks; they are silenced.
 
 from __future__ import annotations
 
+import _thread
 import json
 import mmap
 import os
-import threading
+from collections.abc import Callable
 from typing import Any
 
 from harness.errors import ConfigurationError
@@ -32,6 +33,11 @@ _HEADER_SIZE = 4096
 TRACE_SIZE_MAX = 64 << 20
 JOURNAL_SIZE_MAX = 64 << 20
 REPLY_SIZE_MAX = 128 << 20
+_NOTHING: Any = {"value": None}
+_NOTHING_TEXT = b'{"value": null}'
+# json.loads and json.dumps look at the text, at their arguments and at a cache first, in Python.
+_decode: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
+_encode_sorted = json.JSONEncoder(sort_keys=True).encode
 _TRACE_AT = _HEADER_SIZE
 _JOURNAL_AT = _TRACE_AT + TRACE_SIZE_MAX
 _REPLY_AT = _JOURNAL_AT + JOURNAL_SIZE_MAX
@@ -48,7 +54,7 @@ class Tape:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _REPLY_AT + REPLY_SIZE_MAX)
         self._header = memoryview(self._memory)[:_HEADER_SIZE].cast("q")
-        self._lock = threading.RLock()
+        self._lock = _thread.RLock()
         self._canonical: Canonical | None = None
         self._stop = 0
         self.set_time(EPOCH_NS, 0)
@@ -69,6 +75,13 @@ class Tape:
     def time(self) -> tuple[int, int]:
         """The virtual clock in nanoseconds, and the last identifier's number."""
         return self._header[_CLOCK], self._header[_NUMBER]
+
+    def read(self) -> tuple[int, int, bytes, bytes]:
+        """Return count, died_at, trace and journal at once."""
+        count, died_at, trace_size, journal_size = self._header[:4]
+        trace = self._memory[_TRACE_AT : _TRACE_AT + trace_size] if trace_size else b""
+        journal = self._memory[_JOURNAL_AT : _JOURNAL_AT + journal_size] if journal_size else b""
+        return count, died_at, trace, journal
 
     @property
     def count(self) -> int:
@@ -96,7 +109,8 @@ class Tape:
         size = self._header[_REPLY_SIZE]
         if not size:
             return None
-        return json.loads(self._memory[_REPLY_AT : _REPLY_AT + size])
+        data = self._memory[_REPLY_AT : _REPLY_AT + size]
+        return dict(_NOTHING) if data == _NOTHING_TEXT else _decode(data.decode(), 0)[0]
 
     # -- the child's side -------------------------------------------------------------------
 
@@ -146,7 +160,7 @@ class Tape:
 
     def write_journal(self, act: str, name: str, facts: dict[str, Any]) -> None:
         """Write one act; the boundary announced next comes after it."""
-        text = json.dumps([self._header[_COUNT], act, name, facts], sort_keys=True)
+        text = _encode_sorted([self._header[_COUNT], act, name, facts])
         data = text.encode() + b"\n"
         with self._lock:
             start = self._header[_JOURNAL_SIZE]
@@ -171,9 +185,10 @@ class Tape:
             self._header[_NUMBER] += 1
             return self._header[_NUMBER]
 
-    def answer(self, value: Any) -> None:
+    def answer(self, value: dict[str, Any]) -> None:
         """Leave *value*, as JSON, for the parent."""
-        data = json.dumps(value).encode()
+        # What most phases answer; a child that does not touch the encoder is 0.1 ms cheaper.
+        data = _NOTHING_TEXT if value.get("value", value) is None else json.dumps(value).encode()
         if len(data) > REPLY_SIZE_MAX:
             raise ConfigurationError(
                 f"an observation of {len(data) >> 20} MiB exceeds {REPLY_SIZE_MAX >> 20} MiB; "

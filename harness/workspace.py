@@ -32,6 +32,7 @@ from harness.errors import WorkspaceError
 
 __all__ = [
     "clear_tree",
+    "copy_file",
     "copy_tree",
     "drop_volatile",
     "list_databases",
@@ -46,6 +47,9 @@ SQLITE_MAGIC = b"SQLite format 3\x00"
 ADVICE = "use --workdir DIR to name another one"
 """What to do where there is no room."""
 
+# Bound before a zygote puts its observed calls into os: a copy has nothing to report.
+_write = os.write
+_copy_file_range = os.copy_file_range
 _SMALL_BYTES_MAX = 256 << 10
 _PIECE_BYTES = 8 << 20
 _KINDS = {
@@ -86,6 +90,30 @@ def copy_tree(source: Path, destination: Path) -> None:
                         f"cannot copy {source} to {destination}: the destination is not empty"
                     ) from None
         _Copy(os.fspath(source), os.fspath(destination), top).run()
+
+
+def copy_file(source: str, target: str) -> None:
+    """
+    Copy a regular file's bytes to a new file of mode 0600; anything else, or nothing, is no error.
+
+    Raises: WorkspaceError: the copy does not fit, or the system refuses it.
+    """
+    with naming("copy", Path(source)):
+        try:
+            is_file = stat.S_ISREG(os.lstat(source).st_mode)
+        except FileNotFoundError:
+            return
+        if not is_file:
+            return
+        reading = _open_readable(source)
+        try:
+            writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                _copy_contents(reading, writing, os.fstat(reading))
+            finally:
+                os.close(writing)
+        finally:
+            os.close(reading)
 
 
 class _Copy:
@@ -184,7 +212,7 @@ def _copy_range(reading: int, writing: int, start: int, end: int) -> None:
     at = start
     try:
         while at < end:
-            count = os.copy_file_range(reading, writing, min(end - at, 1 << 30), at, at)
+            count = _copy_file_range(reading, writing, min(end - at, 1 << 30), at, at)
             if count == 0:
                 break
             at += count
@@ -202,9 +230,9 @@ def _copy_range(reading: int, writing: int, start: int, end: int) -> None:
 
 
 def _write_all(writing: int, data: bytes) -> None:
-    written = os.write(writing, data)
+    written = _write(writing, data)
     while written < len(data):
-        written += os.write(writing, data[written:])
+        written += _write(writing, data[written:])
 
 
 def _copy_special(source: str, target: str, facts: os.stat_result) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+from _thread import _local
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,7 +22,7 @@ class _Slot:
         self.failures: list[tuple[str, BaseException]] = []
 
 
-class _ThreadState(threading.local):
+class _ThreadState(_local):
     """Pause depth, and the announcement that no report has followed yet, of one thread."""
 
     paused: int = 0
