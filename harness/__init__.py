@@ -5,19 +5,23 @@ A store's user writes a :class:`Campaign`; the command ``crashconform`` kills th
 numbered boundary, reopens it, recovers it, and judges it against what it had acknowledged.
 """
 
-from harness.campaign import (
-    ANYTHING,
-    JSON,
-    OBSERVED,
-    UNCHANGED,
-    Campaign,
-    Check,
-    Evidence,
-    Expectation,
-    Observer,
-)
-from harness.run import Run
-from harness.trace import Effect, Promise
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.campaign import (
+        ANYTHING,
+        JSON,
+        OBSERVED,
+        UNCHANGED,
+        Campaign,
+        Check,
+        Evidence,
+        Expectation,
+        Observer,
+    )
+    from harness.run import Run
+    from harness.trace import Effect, Promise
 
 __all__ = [
     "ANYTHING",
@@ -33,3 +37,14 @@ __all__ = [
     "Promise",
     "Run",
 ]
+
+_HOMES = {"Run": "harness.run", "Effect": "harness.trace", "Promise": "harness.trace"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: every pytest run imports this package."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "harness.campaign")), name)
+    globals()[name] = value
+    return value

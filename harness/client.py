@@ -123,7 +123,7 @@ class ZygoteClient:
 
 
 def _environment(import_path: Sequence[Path]) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "PYTEST_", "COV_"))}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "PYTEST_", "COV"))}
     return {
         **kept,
         "PYTHONHASHSEED": "0",
