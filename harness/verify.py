@@ -208,7 +208,8 @@ class _Verification:
     def _check_sqlite(self) -> None:
         checked = check_databases(self.stage)
         self.notes += checked.notes
-        self.subjects["sqlite_integrity"] += checked.databases
+        if checked.databases:
+            self.subjects["sqlite_integrity"] += checked.databases
         if checked.failure:
             self._wrong("errored", "sqlite_integrity", checked.failure, "after recovery")
         new = [line for line in checked.complaints if line not in self.recording.sqlite_golden]
