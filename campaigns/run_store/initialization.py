@@ -28,8 +28,8 @@ class _Initialization(_RunStoreCampaign):
         return EMPTY_STORE if expected is None else expected
 
     def promised_initialized(self, root: Path, evidence: Evidence) -> bool:
-        """Once an open returned, the store is there, whole and empty."""
-        return bool(evidence.observed == EMPTY_STORE)
+        """Once an open returned, the store is there, whole and empty, and its lock's file stays."""
+        return bool(evidence.observed == EMPTY_STORE) and (root / layout.INIT_LOCK_NAME).is_file()
 
 
 class FirstOpen(_Initialization):
