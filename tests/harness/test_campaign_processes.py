@@ -13,7 +13,7 @@ from support import recorded, run_body, written
 
 from harness.client import ZygoteClient
 from harness.discovery import Found
-from harness.errors import ZygoteDied
+from harness.errors import ConfigurationError, ZygoteDied
 from harness.runner import Options, Result, run_campaign
 from harness.verdict import Verdict
 from harness.workdir import Workdir
@@ -331,3 +331,42 @@ def test_a_zygote_goes_when_its_client_goes(tmp_path: Path) -> None:
     client.close()
     assert not psutil.pid_exists(pid)
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [
+        ("time.sleep(60)", ["execute hung for", 'tested.py", line']),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", ["execute was killed by signal SIGSEGV"]),
+        ("os._exit(0)", ["execute ended by itself with status 0", "printed:\nworking"]),
+    ],
+)
+def test_a_workload_that_never_returns_is_a_configuration_error(
+    tmp_path: Path, deed: str, words: list[str]
+) -> None:
+    """Before any crash nobody can say whose fault it is; the message shows all that is known."""
+    body = f"""
+    def act(self, root): print('working', flush=True); {deed}
+    def execute(self, root, run): run.step('one', lambda: self.act(root))
+    """
+    with pytest.raises(ConfigurationError) as caught:
+        run_body(tmp_path, body, timeout_seconds=TIMEOUT_SECONDS)
+    message = str(caught.value)
+    assert [word for word in [*words, "Nothing has been crashed yet"] if word not in message] == []
+
+
+@pytest.mark.slow
+def test_an_observation_that_hangs_in_a_dead_tree_is_hung(tmp_path: Path) -> None:
+    """A reader that waits for ever on what a dead process left is hung, without any crash state."""
+    body = """
+    def observe(self, root):
+        if (root / 's.new').exists() or load(root / 's') == 1: time.sleep(60)
+        return load(root / 's')
+    """
+    result = run_body(tmp_path, body, timeout_seconds=TIMEOUT_SECONDS)
+    (finding,) = result.findings
+    assert (finding.kind, finding.violation.invariant) == ("hung", "observable")
+    assert "after step 'save 1'" in finding.violation.message
+    assert 'tested.py", line' in finding.violation.message
+    assert (result.verdicts, result.exit_code) == ([], 1)

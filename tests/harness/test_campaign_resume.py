@@ -324,3 +324,30 @@ def test_a_module_is_written_as_it_is(tmp_path: Path) -> None:
     """The helper of these tests keeps a class that is given whole."""
     found = written(tmp_path, "class Tested(_Base): pass")
     assert Path(found.path).read_text().endswith("class Tested(_Base): pass")
+
+
+def test_an_own_resume_may_go_on_with_the_workload(tmp_path: Path) -> None:
+    """Steps that were acknowledged are skipped where an own resume calls execute."""
+    body = """
+    def act(self, root, n): note(n); save(root / 's', n)
+    def execute(self, root, run):
+        for n in (1, 2): run.step(f'save {n}', lambda n=n: self.act(root, n), then=n)
+    def resume(self, root, run): note('resume'); super().resume(root, run)
+    """
+    with recorded(tmp_path, body) as store:
+        store.notes()
+        assert store.verdict(store.at("after step save 1")).kind == "survived"
+        assert store.notes() == ["1", "resume", "2"]
+
+
+def test_a_check_of_plain_asserts_counts_as_one_subject(tmp_path: Path) -> None:
+    """Vacuity shows: each look counts, and a generator that yields nothing counts none."""
+    body = "def check(self, root, evidence): assert evidence.observed in (0, 1, 2)"
+    with recorded(tmp_path, body) as store:
+        assert store.verdict(1).subjects["check"] == 2
+    body = """
+    invariants = ('whole',)
+    def check(self, root, evidence): yield from ()
+    """
+    with recorded(tmp_path, body) as store:
+        assert store.verdict(1).subjects == {"whole": 0, "step_atomicity": 1}
