@@ -250,6 +250,19 @@ def test_a_promise_makes_the_checks_fail(tmp_path: Path) -> None:
     assert (result.inconclusive, result.exit_code) == (None, 0)
 
 
+def test_a_withdrawn_promise_does_not_make_the_checks_fail(tmp_path: Path) -> None:
+    """A promise that does not bind at the end proves nothing about the end."""
+    body = """
+    def execute(self, root, run):
+        run.promise('kept')
+        run.withdraw('kept')
+        run.step('one', lambda: save(root / 'other', 1), then=UNCHANGED)
+    def promised_kept(self, root, evidence): return (root / 'other').exists()
+    def complete(self, root, evidence): return True
+    """
+    assert inconclusive(run_body(tmp_path, body)).startswith("the checks cannot fail")
+
+
 def test_an_effect_of_prepare_does_not_make_the_checks_fail(tmp_path: Path) -> None:
     """Only effects of the execution are taken away: old work that was done is no fault."""
     body = """
