@@ -22,7 +22,8 @@ from harness.discovery import Found
 from harness.errors import ConfigurationError, HarnessError
 from harness.recording import differing
 from harness.selftest import Problem
-from harness.trace import Recording, Step, representative
+from harness.subset import representative
+from harness.trace import Recording, Step
 from harness.verdict import KINDS, Finding, Verdict, Violation, group
 from harness.workdir import Workdir
 
@@ -89,7 +90,9 @@ class Result:
         diverged = self.count("diverged")
         if diverged:
             return f"{diverged} of {len(self.verdicts)} executions took another path than recorded"
-        if self.problem is None and not self.verdicts and not self.is_interrupted:
+        is_empty_shard = self.recording is not None and not self.chosen
+        explored_nothing = not self.verdicts and not self.is_interrupted
+        if self.problem is None and explored_nothing and not is_empty_shard:
             return "no boundary was explored"
         return None
 
@@ -133,7 +136,8 @@ def exit_code(results: Sequence[Result]) -> int:
     if any(result.is_interrupted for result in results):
         return 3
     codes = {result.exit_code for result in results}
-    return next((code for code in (1, 3, 5) if code in codes), 0 if results else 5)
+    has_explored = any(result.verdicts for result in results)
+    return next((code for code in (1, 3, 5) if code in codes), 0 if has_explored else 5)
 
 
 def _finding(found: Found, recording: Recording, together: Sequence[Verdict]) -> Finding:

@@ -26,7 +26,6 @@ MARKS = frozenset({"step", "promise", "effect", "end"})
 
 END_LINE = "end"
 _PATHS_BY_KIND = {"file_sync": 1, "directory_sync": 1, "rename": 2, "write": 1, "sql": 1}
-_COMMIT = re.compile(r"(?:^|\s)(?:COMMIT|END)(?:\s+TRANSACTION)?;?$", re.IGNORECASE)
 _KIND = re.compile(r"[a-z][a-z0-9_]*")
 _SLUG = re.compile(r"[^A-Za-z0-9_.+-]+")
 _SLUG_SIZE_MAX = 60
@@ -83,11 +82,6 @@ class Boundary:
     def is_mark(self) -> bool:
         """Whether the harness set it, rather than the store."""
         return self.kind in MARKS
-
-    @property
-    def is_commit(self) -> bool:
-        """Whether it is the statement that commits a transaction."""
-        return self.kind == "sql" and bool(_COMMIT.search(self.text.partition(": ")[2]))
 
 
 def parse_line(number: int, line: str) -> Boundary:
@@ -328,24 +322,3 @@ def binding(entries: Iterable[Entry]) -> list[Promise]:
 def effects_of(entries: Iterable[Entry]) -> list[Effect]:
     """Return what was done to the outside world, in order."""
     return [Effect(entry.name, entry.facts) for entry in entries if entry.act == "effect"]
-
-
-def representative(recording: Recording) -> list[int]:
-    """
-    Return the boundaries of the default subset, in order.
-
-    In each step the first, middle and last boundary; every "after" of a commit, a rename and a
-    named point; and ``end``.
-
-    Source: measured on a planted split commit, which "first and last of each kind" missed.
-    """
-    chosen = {len(recording.lines)}
-    for step in recording.steps:
-        first, last = step.begin + 1, step.end
-        chosen |= {first, (first + last) // 2, last}
-    for boundary in recording.boundaries:
-        if boundary.phase == "after" and (
-            boundary.kind in ("rename", "point") or boundary.is_commit
-        ):
-            chosen.add(boundary.number)
-    return sorted(chosen)

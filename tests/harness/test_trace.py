@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support import run_body
 
 from harness.errors import ConfigurationError
+from harness.subset import representative
 from harness.trace import (
     Boundary,
     Canonical,
@@ -20,7 +21,6 @@ from harness.trace import (
     effects_of,
     parse_journal,
     parse_line,
-    representative,
 )
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -147,16 +147,6 @@ def test_a_statement_is_written_on_one_line() -> None:
         "before sql a.db: select 1, 2"
     )
     assert line("sql", "before", "", "select 1") is None
-
-
-@pytest.mark.parametrize(
-    "statement", ["COMMIT", "commit;", "END", "end transaction", "/* x */ END"]
-)
-def test_a_commit_is_recognised(statement: str) -> None:
-    """Every spelling of the statement that commits counts as one."""
-    made = line("sql", "after", "/r/oot/a.db", statement)
-    assert made is not None
-    assert parse_line(1, made).is_commit
 
 
 @QUICK
