@@ -160,9 +160,11 @@ def load(found: Found) -> Campaign:
 def _modules(place: str, folder: Path) -> Iterator[tuple[str, ModuleType]]:
     if not is_path(place):
         module = _import(place)
-        _check_origin(place, module, folder)
-        yield from _in_package(module)
-        return
+        if _is_hidden(place, module, folder):
+            place = f"./{place.replace('.', '/')}"
+        else:
+            yield from _in_package(module)
+            return
     path = (folder / place).resolve()
     if path.is_dir():
         for file in sorted(path.rglob("*.py")):
@@ -189,18 +191,16 @@ def _in_package(module: ModuleType) -> Iterator[tuple[str, ModuleType]]:
             yield info.name.removeprefix(prefix).replace(".", "/"), _import(info.name)
 
 
-def _check_origin(place: str, module: ModuleType, folder: Path) -> None:
-    """Refuse a module from elsewhere that hides the project's own folder of that name."""
-    top = place.partition(".")[0]
-    if not (folder / top).is_dir():
-        return
+def _is_hidden(place: str, module: ModuleType, folder: Path) -> bool:
+    """
+    Say whether the project's own folder of that name lost against a module from elsewhere.
+
+    A folder without ``__init__.py`` does, against any installed package; it is read as a path.
+    """
+    if not (folder / place.replace(".", "/")).is_dir():
+        return False
     places = [*getattr(module, "__path__", ()), module.__file__ or ""]
-    if not any(Path(x).resolve().is_relative_to(folder.resolve()) for x in places if x):
-        raise ConfigurationError(
-            f"{place!r} was imported from {places[0]}, not from {folder / top}: that folder is no "
-            f"package, so an installed one of the same name hides it. Add {top}/__init__.py, or "
-            f"name the folder as a path, './{top}'."
-        )
+    return not any(Path(x).resolve().is_relative_to(folder.resolve()) for x in places if x)
 
 
 def _raise_import(name: str) -> None:

@@ -27,6 +27,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from harness.errors import ConfigurationError
 from harness.observe.slot import SLOT, note_failure, report
 from harness.observe.trampoline import exception_safe
 
@@ -65,7 +66,8 @@ def install() -> None:
     """
     Trace every `sqlite3` connection that this process makes from now on; idempotent.
 
-    Where that is impossible nothing is installed, and `unavailable` gives the reason.
+    Where that is impossible `unavailable` gives the reason, and a connection that the store
+    opens all the same is a failure: its statements would be boundaries that nobody crashed.
     """
     if _State.installed:
         return
@@ -74,6 +76,7 @@ def install() -> None:
         _prepare()
     except _Unavailable as reason:
         _State.unavailable = str(reason)
+        sys.addaudithook(_audit_unseen)
         return
     _State.unavailable = None
     _replace_set_trace_callback()
@@ -144,6 +147,16 @@ def _prove(connection: Any) -> None:
 def _handle(connection: Any) -> int | None:
     """Return the `sqlite3*` of *connection*, None when it is closed."""
     return ctypes.c_void_p.from_address(id(connection) + _HEADER_BYTES).value
+
+
+def _audit_unseen(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "sqlite3.connect" and arguments[0] != ":memory:" and SLOT.sink is not None:
+        error = ConfigurationError(
+            f"the store opened {arguments[0]!r} with sqlite3, whose statements cannot be observed "
+            f"here: {_State.unavailable}. Its boundaries would go uncrashed: run it on an "
+            "interpreter that can, or open the database with apsw."
+        )
+        note_failure("sqlite3.connect", error)
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:

@@ -84,6 +84,14 @@ def test_a_folder_is_searched_for_modules(project: Path) -> None:
     ]
 
 
+def test_a_folder_that_an_installed_package_hides_is_read_as_a_path(project: Path) -> None:
+    """A project's campaigns folder without __init__.py wins over an installed package's."""
+    folder = project / "campaigns"
+    folder.mkdir()
+    (folder / "mine.py").write_text(MODULE.replace("class Delete", "class _Delete"))
+    assert listed(project, "campaigns") == [("mine", "Wal")]
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [

@@ -382,6 +382,29 @@ print(observe.sqlite3_unavailable())
     assert ended.stderr == ""
 
 
+@pytest.mark.slow
+def test_a_connection_that_cannot_be_observed_is_a_failure(tmp_path: Path) -> None:
+    """Where sqlite3 is unseen, a store that uses it is not crashed at fewer boundaries in peace."""
+    source = f"""
+import platform, sqlite3
+platform.machine = lambda: 'abacus'
+from harness import observe
+observe.install()
+sqlite3.connect({str(tmp_path / "off.db")!r}).close()
+observe.attach(lambda *report: None)
+sqlite3.connect(':memory:').close()
+print(len(observe.failures()))
+sqlite3.connect({str(tmp_path / "on.db")!r}).close()
+print(*observe.failures())
+"""
+    command = [sys.executable, "-W", "error", "-c", source]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    count, _, failure = ended.stdout.partition("\n")
+    assert count == "0"
+    assert "on.db' with sqlite3, whose statements cannot be observed here" in failure
+    assert "no machine code for abacus" in failure
+
+
 @pytest.mark.parametrize("opening", [APSW, AUTOCOMMIT], ids=["apsw", "sqlite3"])
 @pytest.mark.parametrize(("phase", "rows"), [("before", 0), ("after", 1)])
 def test_death_at_commit_inside_the_hook_is_exact(
