@@ -127,7 +127,6 @@ def _environment(import_path: Sequence[Path]) -> dict[str, str]:
     return {
         **kept,
         "PYTHONHASHSEED": "0",
-        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
         "TZ": "UTC",
         "LC_ALL": "C.UTF-8",

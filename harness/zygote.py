@@ -175,6 +175,10 @@ def main(arguments: list[str]) -> int:
     """Serve on the socket whose descriptor is the first argument."""
     become_zygote()
     os.umask(0o022)
+    # The harness's modules, imported by now, were kept as bytecode: a zygote that compiled them
+    # starts later and has more pages to copy at each fork. What it runs leaves no such files.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     observe.install()
     end = socket.socket(fileno=int(arguments[0]))
     sys.path[:0] = json.loads(os.environ.pop("CRASHCONFORM_IMPORT_PATH", "[]"))
