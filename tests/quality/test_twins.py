@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from twins.catalogue import TWINS
 from twins.exploring import explored, near
-from twins.twin import Patch, PatchRefused, Twin, plant
+from twins.twin import REPOSITORY, Patch, PatchRefused, Twin, plant
 from twins.uncaught import UNCAUGHT
 
 from harness.client import ZygoteClient
 from harness.errors import ConfigurationError
 from harness.runner import Options, open_worker
-from harness.trace import representative
+from harness.subset import representative
 from harness.workdir import Workdir
 
 CAUGHT_BY_THE_SUBSET = 19
@@ -159,3 +159,34 @@ def test_tree_without_its_store_is_refused(tmp_path: Path) -> None:
         pytest.raises(ConfigurationError, match="the store of this tree was wanted"),
     ):
         finder.list(["campaigns.run_store"], tree)
+
+
+def measured_rows() -> dict[str, list[str]]:
+    """Return README.md's table lines: the twin's name, then the cells after it."""
+    text = (REPOSITORY / "tests" / "quality" / "twins" / "README.md").read_text()
+    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line] for line in lines]
+    names = [row[0] for row in rows if row[0] not in ("twin", "---")]
+    assert sorted([*TWINS, *UNCAUGHT]) == sorted(names)
+    return {row[0]: row[1:] for row in rows}
+
+
+@pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
+def test_measured_table_says_what_the_twin_says(twin: Twin) -> None:
+    """What whole campaigns reported is what the twin is declared, and tested, to be caught by."""
+    campaign, _, step, broken, subset = measured_rows()[twin.name]
+    assert (twin.campaign.rpartition(":")[2], twin.step) == (campaign, step)
+    assert twin.invariants | twin.everywhere == set(broken.split(", "))
+    assert twin.is_representative == (subset.split(" of ")[0] != "0")
+
+
+def test_measured_table_has_no_crash_of_an_uncaught_twin() -> None:
+    """A twin that some crash shows has no place among the uncaught ones."""
+    for name, twin in UNCAUGHT.items():
+        _, violated, _, broken, _ = measured_rows()[name]
+        if twin.outcome == "survives":
+            assert (violated.split(" of ")[0], broken) == ("0", "nothing"), name
+        else:
+            told = {"no crash needed": "violated without a crash"}.get(twin.outcome, twin.outcome)
+            assert violated == "-", name
+            assert broken.startswith(told), name

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from harness.errors import ConfigurationError
-from harness.trace import representative
+from harness.subset import representative
 
 from .catalogue import TWINS
 from .exploring import explored
@@ -30,7 +30,7 @@ def row(twin: Twin | Uncaught) -> str:
         try:
             return head + measured(tree, twin.campaign)
         except ConfigurationError as error:
-            return f"{head}- | - | refused: {str(error).splitlines()[0][:100]} | - |"
+            return f"{head}- | - | refused: {str(error).partition(' failed')[0]} | - |"
 
 
 def measured(tree: Path, campaign: str) -> str:
