@@ -38,6 +38,7 @@ from types import FrameType
 from typing import NoReturn, TypeAlias
 
 from harness.errors import ConfigurationError, Hangup, HarnessError
+from harness.stacks import without_own_frames
 
 __all__ = [
     "CRASH_STATUS",
@@ -426,10 +427,12 @@ def _end_hung(pid: int, pidfd: int, output: Output, hangup_fd: int | None) -> st
             raise HarnessError(
                 f"child {pid} does not die of SIGKILL ({place}); restart the machine"
             )
-    printed = output.bytes_from(min(offset, output.size_bytes()), limit_bytes=_STACK_BYTES_MAX)
+    start = min(offset, output.size_bytes())
+    printed = output.bytes_from(start, limit_bytes=_STACK_BYTES_MAX)
     mark = printed.find(_STACK_MARK)
     if mark >= 0:
-        return printed[mark:].decode(errors="replace")
+        os.ftruncate(output.fileno(), start + mark)  # it is told by itself, not as what was printed
+        return without_own_frames(printed[mark:].decode(errors="replace"))
     return f"the child wrote no stack when asked to by SIGABRT; before that it was {place}"
 
 

@@ -22,6 +22,7 @@ from harness import observe, process, workspace
 from harness.campaign import Campaign
 from harness.errors import ConfigurationError, WorkspaceError
 from harness.process import Ended, Output, run_child
+from harness.stacks import without_own_frames
 from harness.tape import EPOCH_NS, Tape
 from harness.trace import Canonical, Entry, parse_journal
 
@@ -198,6 +199,7 @@ class Stage:
         count, died_at, trace, journal = tape.read()
         reply = tape.reply if ended.exit_status == 0 else None
         raised = reply.get("raised") if reply else None
+        printed = self.output.text()
         return PhaseEnd(
             ended=ended,
             value=reply.get("value") if reply else None,
@@ -207,7 +209,7 @@ class Stage:
             died_at=died_at,
             trace=trace,
             journal=journal,
-            printed=self.output.text(),
+            printed=printed if ended.signal is None else without_own_frames(printed),
         )
 
     def restore_fixture(self) -> None:
