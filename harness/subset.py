@@ -1,10 +1,12 @@
 """
 The representative subset: the boundaries of a trace that say most, for every-day runs.
 
-Method: in each step the first, middle and last boundary; every "after" of a commit, a rename and
-a named point; and ``end``. A statement that changes data outside a transaction commits by itself.
+Method: in each step the first, middle and last boundary; every "after" of a commit, a rename, a
+named point, a promise and an effect; and ``end``. A statement that changes data outside a
+transaction commits by itself.
 
-Source: measured on a planted split commit, which "first and last of each kind" missed.
+Source: measured on planted bugs: "first and last of each kind" missed a split commit, and without
+promises two that acknowledge too early inside a step went unseen.
 
 Covered: transactions of one connection per database at a time.
 Not covered: which of two connections to one database a BEGIN belongs to; the exhaustive run is
@@ -18,6 +20,7 @@ from collections.abc import Iterator
 
 from harness.trace import Boundary, Recording
 
+_TELLING = ("rename", "point", "promise", "effect")
 _COMMENT = re.compile(r"^(?:/\*.*?\*/\s*)+")
 _BEGINS = re.compile(r"(?:BEGIN|SAVEPOINT)\b", re.IGNORECASE)
 _COMMITS = re.compile(r"(?:COMMIT|END)\b", re.IGNORECASE)
@@ -34,7 +37,7 @@ def representative(recording: Recording) -> list[int]:
         first, last = step.begin + 1, step.end
         chosen |= {first, (first + last) // 2, last}
     for boundary in recording.boundaries:
-        if boundary.phase == "after" and boundary.kind in ("rename", "point"):
+        if boundary.phase == "after" and boundary.kind in _TELLING:
             chosen.add(boundary.number)
     return sorted(chosen)
 

@@ -165,7 +165,7 @@ TWINS = (
         step="reserve beside a visitor",
         near="promise reserved",
         invariants=frozenset({"promise reserved"}),
-        is_representative=False,
+        is_representative=True,
         harmless_from=(3, 51),
     ),
     Twin(

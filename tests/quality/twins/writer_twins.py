@@ -150,7 +150,7 @@ TWINS = (
         step="reserve beside a visitor",
         near="promise reserved",
         invariants=frozenset({"promise reserved"}),
-        is_representative=False,
+        is_representative=True,
     ),
     Twin(
         name="retry_counter_saved_on_close",
