@@ -27,6 +27,10 @@ from harness.stage import PhaseEnd, Stage
 from harness.trace import Entry, Recording, parse_journal
 from harness.verdict import Kind, Verdict, Violation
 
+_CONSISTENT = (
+    "durability consistent: a power loss may take the newest steps; not part of this fault model"
+)
+
 
 class _Wrong(Exception):
     """The verdict is known."""
@@ -119,6 +123,8 @@ class _Verification:
         self.printed: list[str] = []
         self.subjects: Counter[str] = Counter()
         self.notes: list[str] = []
+        if stage.campaign.durability == "consistent":
+            self.notes.append(_CONSISTENT)
 
     def run(self) -> None:
         """Go through every step of the verification. Raises: _Wrong."""

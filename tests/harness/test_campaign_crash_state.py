@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from support import only_finding, recorded, run_body
 
+from harness.report import summary_lines
+
 BOUNDARY = "after write s.new"
 """Inside the first step: its new value is written and not yet in place."""
 
@@ -278,3 +280,25 @@ def test_a_new_complaint_of_sqlite_is_violated(tmp_path: Path) -> None:
         found = store.violation(boundary)
     assert found.invariant == "sqlite_integrity"
     assert "foreign key of c row 1 refers to nothing in p" in found.message
+
+
+@pytest.mark.parametrize(
+    ("durability", "expected"),
+    [
+        ("full", []),
+        (
+            "consistent",
+            [
+                "     note: durability consistent: a power loss may take the newest steps; "
+                "not part of this fault model"
+            ],
+        ),
+    ],
+)
+def test_what_a_fault_model_cannot_show_of_a_durability_is_said(
+    tmp_path: Path, durability: str, expected: list[str]
+) -> None:
+    """Under process death "consistent" is judged as "full" is, and the summary says so once."""
+    result = run_body(tmp_path, f"durability = {durability!r}")
+    assert result.exit_code == 0
+    assert [line for line in summary_lines(result) if "durability" in line] == expected
