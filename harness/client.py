@@ -117,8 +117,8 @@ class ZygoteClient:
         printed = self._printed.read().decode(errors="replace")[-_PRINTED_SIZE_MAX:].strip()
         how = f"with status {status}" if status >= 0 else f"by signal {-status}"
         return ZygoteDied(
-            f"a worker process of the harness ended {how}. Did an import of the campaign end it?\n"
-            f"{printed}".rstrip()
+            f"a worker process of the harness ended {how}. Did an import of the campaign end it, "
+            f"or did the store kill its parent process?\n{printed}".rstrip()
         )
 
 

@@ -21,7 +21,14 @@ from harness.process import CRASH_STATUS, describe
 from harness.run import Run
 from harness.stage import PhaseEnd, Stage
 from harness.trace import Recording, parse_journal
-from harness.verdict import Kind, Violation
+from harness.verdict import Kind, Violation, boundaries
+
+DETERMINISM = (
+    "Boundaries are numbered, so the workload must be deterministic: take time and names from "
+    "run.clock() and run.identifier(), sort sets, seed random, and join each thread in the step "
+    "that starts it."
+)
+"""What to do where the trace differs from run to run."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,7 @@ def _undead(end: PhaseEnd, boundary: int) -> _Problem:
     return (
         "diverged",
         "dies_at_boundary",
-        f"the execution {how} after {end.count} boundaries, without reaching boundary {boundary} "
+        f"the execution {how} after {boundaries(end.count)}, without reaching boundary {boundary} "
         "at which it was to die",
     )
 

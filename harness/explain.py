@@ -6,12 +6,10 @@ Pure functions over verdicts; nothing here is coloured or opened.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from harness.verdict import Finding
+from harness.verdict import Finding, boundaries, counted
 
 if TYPE_CHECKING:
     from harness.runner import Result
@@ -20,8 +18,8 @@ SEED = 0
 FAULT = "process-death"
 INDENT = " " * 5
 PRINTED_LINES_MAX = 30
-_OUR_FRAME = re.compile(rf'\s*File "(?:{re.escape(str(Path(__file__).parent))}/|<frozen runpy>)')
-_STACK_NOISE = ("Fatal Python error: Aborted", "Extension modules: ")
+LINE_SIZE_MAX = 100
+"""Characters of a trace line in a finding's heading; the trace below it has them all."""
 _UNAIDED = "no crash needed"
 _WORDS = {
     "violated": "FAIL",
@@ -71,47 +69,41 @@ def finding_lines(
     lines = [_head(finding, result)]
     lines += block("", printable(f"{wrong.stage}: {wrong.message}").splitlines())
     if is_full:
-        lines += block("", without_our_frames(wrong.difference))
+        lines += block("", wrong.difference)
     if wrong.also:
         lines.append(f"{INDENT}also broken: {printable(', '.join(wrong.also))}")
     if finding.boundaries:
-        count = len(finding.boundaries)
-        noun = "boundary" if count == 1 else "boundaries"
-        lines.append(f"{INDENT}at {count} {noun}: {ranges(finding.boundaries)}")
+        count = boundaries(len(finding.boundaries))
+        lines.append(f"{INDENT}at {count}: {ranges(finding.boundaries)}")
     if is_full:
         lines += _trace_lines(finding)
-        lines += printed_lines(_without_stack(finding))
+        lines += printed_lines(finding.printed)
     lines.append(f"{INDENT}replay {command(finding, replay_options)}")
     return lines
-
-
-def without_our_frames(lines: Sequence[str]) -> list[str]:
-    """Return a hung process's stacks without the frames of the harness, which are all alike."""
-    if not any(line.startswith(_STACK_NOISE[0]) for line in lines):
-        return list(lines)
-    kept = [x for x in lines if not _OUR_FRAME.match(x) and not x.startswith(_STACK_NOISE)]
-    return "\n".join(kept).strip("\n").split("\n")
-
-
-def _without_stack(finding: Finding) -> str:
-    """Return what was printed; the stack of a hung process is shown by itself."""
-    stack = "\n".join(finding.violation.difference).strip()
-    if finding.kind != "hung" or not stack or stack not in finding.printed:
-        return finding.printed
-    rest = finding.printed.replace(stack, "").strip()
-    return "" if rest.endswith("printed:") and "\n" not in rest else rest
 
 
 def _head(finding: Finding, result: Result) -> str:
     parts = [f"{_WORDS[finding.kind]} {result.found.name}", _what_broke(finding)]
     if finding.boundaries:
         total = len(result.recording.lines) if result.recording else 0
-        parts.append(f"boundary {finding.boundaries[0]}/{total} {finding.line}")
+        parts.append(f"boundary {finding.boundaries[0]}/{total} {_cut(finding.line)}")
         parts.append("before any step" if finding.step is None else f'step "{finding.step}"')
         parts.append(f"fault {FAULT}")
     else:
-        parts += [_UNAIDED, "fault none"]
+        if finding.step is not None:
+            parts.append(f'step "{finding.step}"')
+        parts.append(_UNAIDED)
     return printable("  ".join([*parts, f"seed {SEED}"]))
+
+
+def _cut(line: str) -> str:
+    """Return a trace line short enough for a heading, cut after a word where it has some."""
+    if len(line) <= LINE_SIZE_MAX:
+        return line
+    kept = line[: LINE_SIZE_MAX - 4]
+    start, space, _ = kept.rpartition(" ")
+    is_near = bool(space) and len(start) > LINE_SIZE_MAX // 2
+    return f"{start if is_near else kept} ..."
 
 
 def _what_broke(finding: Finding) -> str:
@@ -132,11 +124,12 @@ def _trace_lines(finding: Finding) -> list[str]:
     if tail:
         first = finding.boundaries[0] - len(tail) + 1
         numbered = [f"{number:>6}  {line}" for number, line in enumerate(tail, first)]
-        title = f"trace, last {len(tail)} lines up to boundary {finding.boundaries[0]}:"
+        title = f"trace, last {counted(len(tail), 'line')} up to boundary {finding.boundaries[0]}:"
         lines += block(title, numbered)
     failing = finding.violation.trace_tail
     if failing:
-        title = f"trace of what failed ({finding.violation.stage}), last {len(failing)} lines:"
+        count = counted(len(failing), "line")
+        title = f"trace of what failed ({finding.violation.stage}), last {count}:"
         lines += block(title, [f"  {line}" for line in failing])
     return lines
 

@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 import pytest
 
+from harness.crash import DETERMINISM
 from harness.discovery import Found
 from harness.errors import HarnessError
-from harness.explain import FAULT, finding_lines, printable
+from harness.explain import FAULT, INDENT, finding_lines, printable
 from harness.pytest_plugin import TIMEOUT_SECONDS
 from harness.pytest_session import CampaignSession, Recorded, Refusal
 from harness.report import campaign_lines, summary_lines
@@ -193,11 +194,14 @@ class BoundaryItem(CampaignItem):
     def _finding_text(self, verdict: Verdict) -> str:
         result = self.recorded.result(verdict)
         options = replay_options(session_of(self))
-        return "\n".join(
+        lines = [
             line
             for finding in result.findings
             for line in finding_lines(finding, result, replay_options=options)
-        )
+        ]
+        if verdict.kind == "diverged" and DETERMINISM not in lines[1]:
+            lines.append(INDENT + DETERMINISM)
+        return "\n".join(lines)
 
     def _refusal_text(self, refusal: Refusal) -> str:
         name = self.recorded.found.name

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.client import ZygoteClient
+from harness.crash import DETERMINISM
 from harness.discovery import Found, Project
 from harness.errors import ConfigurationError, HarnessError, WorkspaceError
 from harness.pytest_folder import RunFolder
@@ -226,7 +227,7 @@ class CampaignSession:
         self._zygote, self._current = zygote, recorded
         self._divergence = (
             f"the trace differs from run to run: {differs}. It was compared with the one that "
-            "this test run recorded."
+            f"this test run recorded. {DETERMINISM}"
             if differs
             else ""
         )

@@ -39,11 +39,11 @@ def summary_line(stats: Mapping[str, Sequence[Any]], subset: str) -> str:
         return ""
     from harness.explain import FAULT
     from harness.report import SILENT
-    from harness.verdict import KINDS
+    from harness.verdict import KINDS, boundaries
 
     kinds = dict.fromkeys([*KINDS, *sorted(verdicts)])
     counts = [f"{verdicts[kind]} {kind}" for kind in kinds if verdicts[kind]]
-    total = f"{verdicts.total()} of {sum(in_traces.values())} boundaries ({subset})"
+    total = f"{verdicts.total()} of {boundaries(sum(in_traces.values()))} ({subset})"
     parts = [", ".join([total, FAULT, *(counts or ["nothing explored"])])]
     failed = [f"{n} {kind}" for kind, n in sorted(self_tests.items()) if kind != "passed"]
     if failed:

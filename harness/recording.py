@@ -14,7 +14,7 @@ from typing import Any
 
 from harness import workspace
 from harness.campaign import normalise, overrides
-from harness.crash import Death, execution, first_difference, kill_at
+from harness.crash import DETERMINISM, Death, execution, first_difference, kill_at
 from harness.errors import ConfigurationError
 from harness.oracle import difference
 from harness.run import Run, StepNote
@@ -41,13 +41,23 @@ class Unrecordable(Exception):
         verdict: "violated", "inconclusive" or "hung".
         invariant: Name of what is broken.
         printed: What the child printed.
+        step: Label of the step that the message names, or None.
     """
 
-    def __init__(self, verdict: str, invariant: str, message: str, printed: str = "") -> None:
+    def __init__(
+        self,
+        verdict: str,
+        invariant: str,
+        message: str,
+        printed: str = "",
+        *,
+        step: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.verdict = verdict
         self.invariant = invariant
         self.printed = printed
+        self.step = step
 
 
 def prepare(stage: Stage) -> None:
@@ -112,7 +122,7 @@ def demand_returned(end: PhaseEnd, phase: str) -> None:
     if end.has_returned:
         return
     detail = end.ended.stack if end.ended.is_hung else end.raised.traceback if end.raised else ""
-    printed = f"\nprinted:\n{end.printed}" if end.printed and not end.ended.is_hung else ""
+    printed = f"\nprinted:\n{end.printed}" if end.printed else ""
     raise ConfigurationError(
         f"{end.failure(phase)}. Nothing has been crashed yet, so it must return: correct the "
         f"campaign, or the store.\n{detail}{printed}".rstrip()
@@ -242,15 +252,16 @@ def _observe_dead(stage: Stage, recording: Recording, boundary: int, where: str)
     end = stage.run(_observation(stage))
     if end.has_returned:
         return end.value
+    step = recording.step_at(boundary)
     if end.ended.is_hung:
         message = f"{end.failure('observe')}, {where}\n{end.ended.stack}"
-        raise Unrecordable("hung", "observable", message, end.printed)
+        raise Unrecordable("hung", "observable", message, end.printed, step=step)
     raise Unrecordable(
         "violated",
         "observable",
-        f"no crash is needed: the files of a process that died {where} cannot be observed: "
-        f"{end.failure('observe')}",
+        f"the files of a process that died {where} cannot be observed: {end.failure('observe')}",
         end.printed,
+        step=step,
     )
 
 
@@ -259,11 +270,12 @@ def _demand_death(death: Death, boundary: int) -> None:
         return
     if death.kind == "hung":
         raise Unrecordable("hung", death.violation.invariant, death.violation.message)
+    advice = f". {DETERMINISM}" if death.kind == "diverged" else ""
     raise Unrecordable(
         "inconclusive",
         death.violation.invariant,
         f"the trace differs from run to run: killed at boundary {boundary}, "
-        f"{death.violation.message}",
+        f"{death.violation.message}{advice}",
     )
 
 
@@ -306,9 +318,10 @@ def _expectation(step: Step, before: Any, seen: Any) -> Any:
         raise Unrecordable(
             "violated",
             "acknowledged_step_is_stored",
-            f"no crash is needed: step {step.label!r} was acknowledged, but the files of a process "
-            f"that died right after it do not show what {word} says: {_both(given, seen)}. An "
-            f"acknowledged step was not stored, or {word} is wrong; only you can say which.",
+            f"step {step.label!r} was acknowledged, but the files of a process that died right "
+            f"after it do not show what {word} says: {_both(given, seen)}. An acknowledged step "
+            f"was not stored, or {word} is wrong; only you can say which.",
+            step=step.label,
         )
     return given
 

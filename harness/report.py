@@ -22,7 +22,7 @@ from harness.explain import (
     printable,
     printed_lines,
 )
-from harness.verdict import KINDS, Finding, Verdict
+from harness.verdict import KINDS, Finding, Verdict, boundaries, counted
 
 if TYPE_CHECKING:
     from harness.runner import Result
@@ -33,11 +33,14 @@ SILENT = "this says nothing about power loss"
 """What must follow every claim that a process death was survived."""
 
 NOT_RUN = {
-    "ConfigurationError": "wrong campaign",
+    "ConfigurationError": "configuration error",
     "WorkspaceError": "work folder failed",
     "ZygoteDied": "worker died",
 }
 """What ended a campaign that is neither right nor wrong: the error, and the verdict's words."""
+
+EMPTY_SHARD = "none in this shard"
+"""Verdict of a campaign that has fewer boundaries than there are shards."""
 
 EVIDENCE_MAX = 10
 """Findings of one campaign whose evidence is printed in full."""
@@ -48,7 +51,7 @@ def reason(result: Result) -> str | None:
     if result.is_interrupted:
         if not result.chosen:
             return "interrupted before any boundary was explored"
-        return f"interrupted after {len(result.verdicts)} of {len(result.chosen)} boundaries"
+        return f"interrupted after {len(result.verdicts)} of {boundaries(len(result.chosen))}"
     return result.inconclusive
 
 
@@ -113,9 +116,10 @@ def campaign_lines(result: Result, *, replay_options: str = "") -> list[str]:
         is_full = number < EVIDENCE_MAX
         lines += finding_lines(finding, result, is_full=is_full, replay_options=replay_options)
     if len(findings) > EVIDENCE_MAX:
+        more = counted(len(findings) - EVIDENCE_MAX, "more finding")
         lines.append(
-            f"{INDENT}evidence_max={EVIDENCE_MAX} reached: the evidence of "
-            f"{len(findings) - EVIDENCE_MAX} more findings is shown by their replay commands"
+            f"{INDENT}evidence_max={EVIDENCE_MAX} reached: the evidence of {more} is shown by "
+            "the replay commands"
         )
     why = reason(result)
     if why is not None:
@@ -145,8 +149,8 @@ def summary_lines(result: Result) -> list[str]:
 def _explored(result: Result) -> str:
     explored = len(result.verdicts)
     if result.recording is None or explored == len(result.recording.lines):
-        return f"{explored} boundaries"
-    return f"{explored} boundaries of {len(result.recording.lines)} in the trace"
+        return boundaries(explored)
+    return f"{boundaries(explored)} of {len(result.recording.lines)} in the trace"
 
 
 def _proof(verdicts: Sequence[Verdict]) -> str:
@@ -154,7 +158,7 @@ def _proof(verdicts: Sequence[Verdict]) -> str:
     proved = [v for v in verdicts if v.died_at == v.boundary and v.kind != "diverged"]
     statuses = sorted({v.exit_status for v in proved if v.exit_status is not None})
     shown = ", ".join(str(status) for status in statuses) or "unknown"
-    text = f"{len(proved)} deaths proved: exit status {shown}, boundary, trace prefix"
+    text = f"{counted(len(proved), 'death')} proved: exit status {shown}, boundary, trace prefix"
     missing = len(verdicts) - len(proved)
     return f"{text}; {missing} did not die where they should" if missing else text
 
@@ -177,11 +181,15 @@ def _in_force(recording: Any) -> str:
 
 
 def _inconclusive_lines(result: Result, why: str) -> list[str]:
-    first, *rest = printable(why).splitlines() or [""]
+    problem = result.problem
+    ended_by = NOT_RUN.get(problem.invariant) if problem is not None else None
     word = "INTERRUPTED" if result.is_interrupted else "INCONCLUSIVE"
+    if ended_by is not None:  # told in full on standard error, when it happened
+        word, problem = "ERROR", None
+        why = f"{ended_by} after {len(result.verdicts)} of {boundaries(len(result.chosen))}"
+    first, *rest = printable(why).splitlines() or [""]
     lines = [f"{word} {result.found.name}  {first}  fault {FAULT}  seed {SEED}"]
     lines += [INDENT + line for line in rest]
-    problem = result.problem
     if problem is not None and problem.verdict == "inconclusive":
         lines += block("", problem.difference)
         lines += printed_lines(problem.printed)
@@ -228,7 +236,9 @@ def campaign_verdict(result: Result) -> str:
         return NOT_RUN[problem.invariant]
     if result.exit_code == 3:
         return "errored"
-    return "inconclusive" if result.exit_code else f"survived {FAULT}"
+    if result.exit_code:
+        return "inconclusive"
+    return f"survived {FAULT}" if result.verdicts else EMPTY_SHARD
 
 
 def verdict_sentence(results: Sequence[Result], *, exit_code: int) -> str:
@@ -239,7 +249,7 @@ def verdict_sentence(results: Sequence[Result], *, exit_code: int) -> str:
     if not explored:
         parts = ["no boundary was explored under process death"]
     else:
-        parts = [f"survived process death at {survived} of {explored} boundaries"]
+        parts = [f"survived process death at {survived} of {boundaries(explored)}"]
         if in_traces > explored:
             parts[0] += f" explored ({in_traces} are in the traces)"
     for kind in KINDS[1:]:
@@ -256,7 +266,7 @@ def verdict_sentence(results: Sequence[Result], *, exit_code: int) -> str:
 
 
 def _campaigns(count: int) -> str:
-    return f"{count} campaign" if count == 1 else f"{count} campaigns"
+    return counted(count, "campaign")
 
 
 def _word(results: Sequence[Result], exit_code: int) -> str:

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.client import ZygoteClient
+from harness.crash import DETERMINISM
 from harness.discovery import Found
 from harness.errors import ConfigurationError, HarnessError
 from harness.recording import differing
 from harness.selftest import Problem
 from harness.subset import representative
 from harness.trace import Recording, Step
-from harness.verdict import KINDS, Finding, Verdict, Violation, group
+from harness.verdict import KINDS, Finding, Verdict, Violation, counted, group
 from harness.workdir import Workdir
 
 TAIL_LINES = 30
@@ -89,7 +90,8 @@ class Result:
             return self.problem.message
         diverged = self.count("diverged")
         if diverged:
-            return f"{diverged} of {len(self.verdicts)} executions took another path than recorded"
+            executions = counted(len(self.verdicts), "execution")
+            return f"{diverged} of {executions} took another path than recorded. {DETERMINISM}"
         is_empty_shard = self.recording is not None and not self.chosen
         explored_nothing = not self.verdicts and not self.is_interrupted
         if self.problem is None and explored_nothing and not is_empty_shard:
@@ -159,13 +161,15 @@ def _finding(found: Found, recording: Recording, together: Sequence[Verdict]) ->
 def _finding_of(found: Found, problem: Problem) -> list[Finding]:
     if problem.verdict not in ("violated", "hung"):
         return []
-    violation = Violation(problem.invariant, problem.message, "without a crash", problem.difference)
+    violation = Violation(
+        problem.invariant, problem.message, problem.stage or "in the recording", problem.difference
+    )
     return [
         Finding(
             kind="hung" if problem.verdict == "hung" else "violated",
             boundaries=(),
             line="",
-            step=None,
+            step=problem.step,
             violation=violation,
             printed=problem.printed,
             replay=f"crashconform run {quoted(found.name)}",
@@ -323,8 +327,7 @@ def _differing(difference: str) -> Problem:
     return Problem(
         "inconclusive",
         "same_trace",
-        f"{difference}. Crash points are numbered, so the workload must be deterministic: take "
-        "time and names from run.clock() and run.identifier(), sort sets, seed random.",
+        f"{difference}. {DETERMINISM}",
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.campaign import overrides
-from harness.crash import kill_at
+from harness.crash import DETERMINISM, kill_at
 from harness.errors import ConfigurationError
 from harness.judge import Case, Judgement
 from harness.recording import demand_returned, unpromised
@@ -37,6 +37,8 @@ class Problem:
         message: In plain words.
         difference: Lines where expectation and observation part.
         printed: What the children printed.
+        stage: When it showed, where that was not in the recording.
+        step: Label of the step that the message names, or None.
     """
 
     verdict: str
@@ -44,6 +46,8 @@ class Problem:
     message: str
     difference: tuple[str, ...] = ()
     printed: str = ""
+    stage: str = ""
+    step: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON for another process."""
@@ -103,16 +107,17 @@ def _of_control(control: Verdict) -> Problem | None:
         return Problem(
             "inconclusive",
             wrong.invariant,
-            f"the trace differs from run to run: {wrong.message}",
+            f"the trace differs from run to run: {wrong.message}. {DETERMINISM}",
             wrong.difference,
             control.printed,
         )
     return Problem(
         control.kind,
         wrong.invariant,
-        f"no crash is needed: after the finished execution, {wrong.stage}: {wrong.message}",
+        wrong.message,
         wrong.difference,
         control.printed,
+        stage=f"after the finished execution, {wrong.stage}",
     )
 
 

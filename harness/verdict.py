@@ -10,6 +10,21 @@ Kind = Literal["survived", "violated", "diverged", "hung", "errored"]
 KINDS: tuple[Kind, ...] = ("survived", "violated", "diverged", "hung", "errored")
 
 
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """
+    Return a number with its noun.
+
+    >>> counted(1, "boundary", "boundaries"), counted(2, "step")
+    ('1 boundary', '2 steps')
+    """
+    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def boundaries(count: int) -> str:
+    """Return how many boundaries, in words."""
+    return counted(count, "boundary", "boundaries")
+
+
 @dataclass(frozen=True)
 class Violation:
     """

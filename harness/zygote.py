@@ -160,7 +160,9 @@ def _replaced(value: Any, texts: dict[str, str]) -> Any:
 
 
 def _problem(wrong: Unrecordable) -> Problem:
-    return Problem(wrong.verdict, wrong.invariant, str(wrong), printed=wrong.printed)
+    return Problem(
+        wrong.verdict, wrong.invariant, str(wrong), printed=wrong.printed, step=wrong.step
+    )
 
 
 def _storage_text(error: OSError) -> str:

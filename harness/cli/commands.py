@@ -24,6 +24,7 @@ from harness.cli.tracing import record_only, trace_json, trace_lines
 from harness.errors import ConfigurationError, WorkspaceError
 from harness.explain import FAULT, SEED, printable
 from harness.runner import Options, Result
+from harness.verdict import counted
 from harness.workdir import Workdir
 
 TIMEOUT_SECONDS = 30.0
@@ -196,7 +197,7 @@ def _conclude(
     lines = ["", *report.table_lines(session.results)]
     missing = len(selection.campaigns) - len(session.results)
     if missing:
-        lines.append(f"not started: {missing} of {len(selection.campaigns)} campaigns")
+        lines.append(f"not started: {missing} of {counted(len(selection.campaigns), 'campaign')}")
     lines.append(report.verdict_sentence(session.results, exit_code=code))
     _say(console, lines)
     if file is not None and file.is_stdout:

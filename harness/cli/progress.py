@@ -16,7 +16,7 @@ from harness.discovery import Found
 from harness.explain import printable
 from harness.report import campaign_lines
 from harness.runner import Result
-from harness.verdict import KINDS, Verdict
+from harness.verdict import KINDS, Verdict, boundaries
 
 _PLAIN_SECONDS = 10.0
 _LIVE_SECONDS = 0.1
@@ -85,7 +85,7 @@ class Progress:
         assert result.recording is not None, "exploring comes after recording"
         self._show(
             f"{result.found.name}: exploring {len(result.chosen)} of "
-            f"{len(result.recording.lines)} boundaries"
+            f"{boundaries(len(result.recording.lines))}"
         )
 
     def judged(self, result: Result, verdict: Verdict) -> None:

@@ -100,7 +100,8 @@ class Session:
         self.is_misconfigured |= is_wrong
         self.is_broken |= not is_wrong
         result = memory.result
-        result.problem = Problem("inconclusive", type(error).__name__, str(error))
+        message = str(error).removeprefix(f"{result.found.name}: ")
+        result.problem = Problem("inconclusive", type(error).__name__, message)
         result.seconds = memory.seconds
         self.results.append(result)
         if result.verdicts:

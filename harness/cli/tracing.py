@@ -11,6 +11,7 @@ from harness.discovery import Found
 from harness.explain import printable
 from harness.runner import Options, Result, open_worker, record_with, recording_from
 from harness.trace import Recording
+from harness.verdict import boundaries, counted
 
 
 def record_only(found: Found, workdir: Path | None, options: Options) -> Result:
@@ -35,7 +36,7 @@ def trace_lines(name: str, recording: Recording) -> list[str]:
     count, steps = len(recording.lines), len(recording.steps)
     sqlite = f", {recording.sqlite}" if recording.sqlite else ""
     width = len(str(count))
-    lines = [f"{name}: {count} boundaries, {steps} steps{sqlite}"]
+    lines = [f"{name}: {boundaries(count)}, {counted(steps, 'step')}{sqlite}"]
     for number, line in enumerate(recording.lines, 1):
         inside = "  " if recording.in_flight(number) is not None else ""
         lines.append(f"{number:>{width}}  {inside}{printable(line)}")

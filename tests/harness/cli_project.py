@@ -96,6 +96,22 @@ SLOW = (
 """
 )
 
+LITTLE = SETTINGS.replace("Settings", "Little").replace("(1, 2)", "(1,)")
+"""It has 9 boundaries."""
+
+LOST = """
+class Lost(Campaign):
+    def prepare(self, root, run): save(root / "s.json", 0)
+    def take(self, root):
+        save(root / "s.json", 1)
+        return object()
+    def execute(self, root, run):
+        taken = run.step("take", lambda: self.take(root), then=1)
+        run.step("use", lambda: save(root / "s.json", 1 + bool(str(taken))), then=2)
+    def observe(self, root): return json.loads((root / "s.json").read_text())
+"""
+"""What it takes into its second step is lost with the process."""
+
 NOTHING = """
 class Nothing(Campaign):
     def execute(self, root, run): run.step("work", lambda: None)

@@ -12,6 +12,7 @@ import pytest
 from support import recorded, run_body, written
 
 from harness.client import ZygoteClient
+from harness.crash import DETERMINISM
 from harness.discovery import Found
 from harness.errors import ConfigurationError, ZygoteDied
 from harness.runner import Options, Result, run_campaign
@@ -126,10 +127,16 @@ def test_a_child_that_hangs_shows_its_stack(
     """A child that does not end in time is hung, and the report shows where it was."""
     with recorded(tmp_path, body, timeout_seconds=TIMEOUT_SECONDS) as store:
         store.misbehave()
-        found = store.violation(len(store.recording.lines), "hung")
-    assert (found.invariant, found.stage) == (invariant, stage)
+        verdict = store.verdict(len(store.recording.lines))
+    found = verdict.violation
+    assert found is not None
+    assert (verdict.kind, found.invariant, found.stage) == ("hung", invariant, stage)
     assert message in found.message
-    assert 'tested.py", line' in "\n".join([found.message, *found.difference])
+    told = "\n".join([found.message, *found.difference])
+    assert 'tested.py", line' in told
+    assert "/harness/" not in told
+    assert "Extension modules" not in told
+    assert "tested.py" not in verdict.printed
 
 
 @pytest.mark.parametrize(
@@ -276,7 +283,8 @@ def test_a_campaign_with_a_diverged_boundary_is_inconclusive(tmp_path: Path) -> 
     diverged = result.count("diverged")
     assert 0 < diverged < len(result.verdicts)
     assert result.inconclusive == (
-        f"{diverged} of {len(result.verdicts)} executions took another path than recorded"
+        f"{diverged} of {len(result.verdicts)} executions took another path than recorded. "
+        f"{DETERMINISM}"
     )
     assert result.exit_code == 5
 
@@ -319,7 +327,7 @@ def test_a_module_that_ends_its_importer_is_said_so(tmp_path: Path) -> None:
         pytest.raises(ZygoteDied, match="with status 4") as caught,
     ):
         zygote.list([str(path)], tmp_path)
-    assert "Did an import of the campaign end it?" in str(caught.value)
+    assert "Did an import of the campaign end it, or did the store" in str(caught.value)
     assert "going" in str(caught.value)
 
 
@@ -354,6 +362,10 @@ def test_a_workload_that_never_returns_is_a_configuration_error(
         run_body(tmp_path, body, timeout_seconds=TIMEOUT_SECONDS)
     message = str(caught.value)
     assert [word for word in [*words, "Nothing has been crashed yet"] if word not in message] == []
+    assert "printed:\nworking" in message
+    assert "/harness/" not in message
+    assert "Extension modules" not in message
+    assert message.count("in act\n") <= 1
 
 
 @pytest.mark.slow
@@ -368,5 +380,7 @@ def test_an_observation_that_hangs_in_a_dead_tree_is_hung(tmp_path: Path) -> Non
     (finding,) = result.findings
     assert (finding.kind, finding.violation.invariant) == ("hung", "observable")
     assert "after step 'save 1'" in finding.violation.message
+    assert "/harness/" not in finding.violation.message + finding.printed
+    assert (finding.step, finding.violation.stage) == ("save 1", "in the recording")
     assert 'tested.py", line' in finding.violation.message
     assert (result.verdicts, result.exit_code) == ([], 1)

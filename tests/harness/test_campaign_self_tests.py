@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support import only_finding, run_body
 
+from harness.crash import DETERMINISM
 from harness.errors import ConfigurationError
 from harness.runner import Result
 
@@ -37,7 +38,28 @@ def test_a_trace_that_differs_is_inconclusive(tmp_path: Path, cause: str, names:
     def execute(self, root, run):
         for k in range(3): run.step(f'{{k}}', lambda: self.act(root, run), then=UNCHANGED)
     """
-    assert "differs from run to run" in inconclusive(run_body(tmp_path, body))
+    reason = inconclusive(run_body(tmp_path, body))
+    assert "differs from run to run" in reason
+    assert reason.endswith(DETERMINISM)
+
+
+@pytest.mark.parametrize(
+    ("count", "where"), [(5, "killed at boundary"), (6, "the execution took another path")]
+)
+def test_a_path_that_changes_later_has_the_same_advice(
+    tmp_path: Path, count: int, where: str
+) -> None:
+    """Two executions were alike, one that was killed is not: what to do is the same."""
+    body = f"""
+    def execute(self, root, run):
+        count = len(os.listdir(root.parent))
+        (root.parent / f'note-{{count}}').mkdir()
+        if count > {count}: save(root / 'other', 1)
+        run.step('one', lambda: save(root / 's', 1), then=1)
+    """
+    reason = inconclusive(run_body(tmp_path, body))
+    assert reason.startswith(f"the trace differs from run to run: {where} ")
+    assert reason.endswith(DETERMINISM)
 
 
 def test_a_fixture_that_differs_is_inconclusive(tmp_path: Path) -> None:
@@ -186,7 +208,8 @@ def test_a_store_that_is_wrong_without_a_crash_is_violated(
     result = run_body(tmp_path, body)
     finding = only_finding(result)
     assert finding.violation.invariant == invariant
-    assert finding.violation.message.startswith("no crash is needed: after the finished execution")
+    assert finding.violation.stage.startswith("after the finished execution, ")
+    assert "no crash" not in finding.violation.message
     assert (finding.boundaries, result.verdicts, result.exit_code) == ((), [], 1)
     assert finding.replay == "crashconform run tested"
 

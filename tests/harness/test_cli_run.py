@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from cli_project import (
     HANGING,
+    LITTLE,
+    LOST,
     MIGRATION,
     NOTHING,
     QUEUE,
@@ -148,7 +150,9 @@ def test_violation_without_a_crash_says_so(project: Project) -> None:
     project.add("loss.py", SQL_FREE_LOSS)
     done = project.run("run", "loss", "--json", "r.json")
     assert done.returncode == 1, done.stderr
-    assert "no crash needed" in done.stdout
+    assert "without a crash:" not in done.stdout
+    assert "no crash is needed" not in done.stdout
+    assert 'step "write"  no crash needed  seed 0' in done.stdout
     assert "1 campaign wrong without any crash" in done.stdout
     (campaign,) = json.loads((project.folder / "r.json").read_text())["campaigns"]
     (finding,) = campaign["findings"]
@@ -167,6 +171,27 @@ def test_configuration_error_exits_2_and_the_others_still_run(project: Project) 
     assert report["exit"] == 2
     assert [c["boundaries"] for c in report["campaigns"]] == [0, 17]
     assert "execute has no step" in report["campaigns"][0]["inconclusive"]
+
+
+def test_error_that_only_a_crash_shows_is_told_once_and_what_was_covered_is_kept(
+    project: Project,
+) -> None:
+    """One paragraph on standard error, one word for it everywhere else, exit 2."""
+    project.add("lost.py", LOST)
+    done = project.run("run", "lost", "--jobs", "1", "--json", "r.json")
+    assert done.returncode == 2
+    told = "the result of step 'take' was used after a crash"
+    assert done.stderr.startswith(f"crashconform: error: lost: {told}")
+    assert done.stderr.count("lost: ") == 1
+    assert "used after a crash" not in done.stdout
+    (campaign,) = json.loads((project.folder / "r.json").read_text())["campaigns"]
+    covered = campaign["boundaries"]
+    assert (campaign["survived"], campaign["inconclusive"].startswith(told)) == (covered, True)
+    assert 0 < covered < 17
+    assert f"ERROR lost  configuration error after {covered} of 17 boundaries  " in done.stdout
+    assert f"lost: {covered} boundaries of 17 in the trace, {covered} survived" in done.stdout
+    assert "; 1 campaign: configuration error; " in done.stdout
+    assert "INCONCLUSIVE" not in done.stdout
 
 
 def test_worker_that_dies_is_reported_and_the_others_still_run(project: Project) -> None:
@@ -193,6 +218,29 @@ def test_shards_cover_every_boundary_exactly_once(project: Project) -> None:
     assert counts == [6, 6, 5]
     out = project.run("run", "--shard", "2/3").stdout
     assert "6 of 6 boundaries explored (17 are in the traces); this says nothing" in out
+
+
+def test_shard_that_is_empty_for_one_of_several_campaigns_passes(project: Project) -> None:
+    """A campaign with fewer boundaries than there are shards costs none of them its pass."""
+    project.add("little.py", LITTLE)
+    code, report = project.report("--shard", "10/10")
+    assert code == 0
+    assert [(c["name"], c["boundaries"]) for c in report["campaigns"]] == [
+        ("little", 0),
+        ("settings", 1),
+    ]
+    assert [c["inconclusive"] for c in report["campaigns"]] == [None, None]
+    out = project.run("run", "--shard", "10/10").stdout
+    assert re.search(r"^little .* none in this shard$", out, re.MULTILINE)
+
+
+def test_shard_without_any_boundary_never_passes(project: Project) -> None:
+    """Where every campaign is smaller than the number of shards nothing was shown: exit 5."""
+    project.add("little.py", LITTLE)
+    done = project.run("run", "little", "--shard", "10/10")
+    assert done.returncode == 5
+    assert "INCONCLUSIVE: no boundary was explored under process death" in done.stdout
+    assert project.run("run", "little", "--shard", "9/10").returncode == 0
 
 
 def test_representative_subset_says_what_it_left_out(project: Project) -> None:
@@ -250,7 +298,7 @@ def test_replay_keeps_the_crashed_and_the_recovered_root(project: Project) -> No
     assert sorted(p.name for p in crashed.iterdir()) == ["s.json", "s.json.new"]
     assert f"crashed root kept in {crashed}" in done.stdout
     assert f"recovered root kept in {project.folder / 'kept' / 'recovered'}" in done.stdout
-    assert "survived process death at 1 of 1 boundaries explored" in done.stdout
+    assert "survived process death at 1 of 1 boundary explored" in done.stdout
     again = project.run("replay", "settings@6", "--keep", "kept")
     assert again.returncode == 2
     assert "is not empty" in again.stderr

@@ -43,6 +43,60 @@ def result(*verdicts: Verdict, name: str = "store/campaign", **more: Any) -> Res
     return Result(found, recording, chosen, list(verdicts), seconds=2.0, **more)
 
 
+def test_one_thing_is_told_in_the_singular() -> None:
+    """A number and its noun agree."""
+    one = dataclasses.replace(verdict(60, "violated"), violation=WRONG)
+    lines = report.campaign_lines(result(one))
+    assert "     at 1 boundary: 60" in lines
+    assert lines[-4].startswith("store/campaign: 1 boundary of 60 in the trace, 0 survived")
+    assert lines[-3].startswith("     1 death proved: exit status 86")
+
+
+def test_a_long_statement_is_cut_in_the_head_and_whole_in_the_trace() -> None:
+    """A heading ends after a word, or inside of one that has no end; the trace has it all."""
+    long = "after sql a.db: insert into t values " + ", ".join(f"({n})" for n in range(100))
+    for line in (long, "before write " + "x" * 200):
+        trace = TRACE.replace("before write f40", line)
+        given = result(verdict(40, "violated"))
+        given.recording = Recording("<root>", trace, "", "", [STEP])
+        lines = report.campaign_lines(given)
+        head, where, step = lines[0].split("  ")[:1], lines[0].split("  ")[2], 'step "a"'
+        assert head == ["FAIL store/campaign"]
+        assert where.removeprefix("boundary 40/60 ").endswith(" ...")
+        assert len(where) <= len("boundary 40/60 ") + 100
+        assert line.startswith(where.removeprefix("boundary 40/60 ").removesuffix(" ..."))
+        assert step in lines[0]
+        assert f"         40  {line}" in lines
+
+
+def test_a_campaign_that_an_error_ended_keeps_what_was_covered() -> None:
+    """The error is told elsewhere, once; here stand one word for it, and what came before it."""
+    wrong = Problem("inconclusive", "ConfigurationError", "the result of x is lost")
+    given = result(verdict(1), verdict(2), problem=wrong)
+    given.chosen = [1, 2, 3]
+    lines = report.campaign_lines(given)
+    assert lines[0] == (
+        "ERROR store/campaign  configuration error after 2 of 3 boundaries  "
+        "fault process-death  seed 0"
+    )
+    assert lines[1].startswith("store/campaign: 2 boundaries of 60 in the trace, 2 survived")
+    assert "is lost" not in "".join(lines)
+    assert report.campaign_verdict(given) == "configuration error"
+    assert "; 1 campaign: configuration error; " in report.verdict_sentence([given], exit_code=2)
+
+
+def test_a_finding_that_needs_no_crash_says_so_once() -> None:
+    """The head says it, with the step; the message says when it showed."""
+    problem = Problem("violated", "acknowledged_step_is_stored", "step 'a' was lost", step="a")
+    lines = report.campaign_lines(result(problem=problem))
+    assert lines[:3] == [
+        'FAIL store/campaign  broke invariant `acknowledged_step_is_stored`  step "a"  '
+        "no crash needed  seed 0",
+        "     in the recording: step 'a' was lost",
+        "     replay crashconform run store/campaign",
+    ]
+
+
 @pytest.mark.parametrize(
     ("numbers", "expected"),
     [([], ""), ([7], "7"), ([57, 58, 59, 60, 61, 70], "57-61, 70"), ([1, 3, 4], "1, 3-4")],
@@ -76,7 +130,7 @@ def test_a_finding_tells_everything_in_order() -> None:
     assert lines[5] == "     trace, last 30 lines up to boundary 40:"
     assert lines[6] == "         11  before write f11"
     assert lines[35] == "         40  before write f40"
-    assert lines[36] == "     trace of what failed (after recovery), last 1 lines:"
+    assert lines[36] == "     trace of what failed (after recovery), last 1 line:"
     assert lines[38:41] == [
         "     printed:",
         "       said\\x07 this",
@@ -162,7 +216,7 @@ def test_findings_beyond_the_limit_lose_evidence_not_their_command() -> None:
         ),
         (
             result(verdict(1), is_interrupted=True),
-            "INTERRUPTED: survived process death at 1 of 1 boundaries explored (60 are in the "
+            "INTERRUPTED: survived process death at 1 of 1 boundary explored (60 are in the "
             "traces); 1 campaign interrupted; this says nothing about power loss",
         ),
     ],
@@ -189,4 +243,4 @@ def test_table_is_aligned_and_has_every_campaign() -> None:
     assert lines[0].startswith("campaign         boundaries  survived")
     assert lines[1].startswith("a                         1         1")
     assert lines[1].endswith("survived process-death")
-    assert lines[2].endswith("inconclusive")
+    assert lines[2].endswith("none in this shard")
