@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.channel import Channel
-from harness.discovery import Found
+from harness.discovery import Catalogue, Found, Unlisted
 from harness.errors import ConfigurationError, HarnessError, WorkspaceError, ZygoteDied
 
 _STOP_SECONDS = 10.0
@@ -93,10 +93,20 @@ class ZygoteClient:
             raise _ERRORS[reply["error"]](reply["message"])
         return reply["value"]
 
+    def catalogue(self, targets: Sequence[str], folder: Path) -> Catalogue:
+        """Return every campaign that the targets name, and what cannot be listed."""
+        listed = self.call("list", targets=list(targets), folder=str(folder))
+        return Catalogue(
+            tuple(Found(**one) for one in listed["campaigns"]),
+            tuple(Unlisted(**one) for one in listed["unlisted"]),
+        )
+
     def list(self, targets: Sequence[str], folder: Path) -> Sequence[Found]:
-        """Return every campaign that the targets name. Raises: ConfigurationError."""
-        found = self.call("list", targets=list(targets), folder=str(folder))
-        return [Found(**one) for one in found]
+        """Return every campaign that the targets name. Raises: ConfigurationError: not all is."""
+        catalogue = self.catalogue(targets, folder)
+        if catalogue.unlisted:
+            raise ConfigurationError(catalogue.reasons)
+        return catalogue.campaigns
 
     def close(self) -> None:
         """End the process and every child of it."""

@@ -1,7 +1,7 @@
 """
-Finding campaigns: in the project's configuration, or by a path or ``module:Class``.
+Finding campaigns by module, by path or by ``module:Class``.
 
-The configuration is read anywhere; modules are imported only in a zygote.
+Modules are imported only in a zygote. One that cannot be imported hides no other.
 """
 
 from __future__ import annotations
@@ -9,31 +9,14 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from harness.campaign import Campaign, check_class
 from harness.errors import ConfigurationError
-
-TABLE = "tool.crashconform"
-_KEYS = {"campaigns"}
-
-
-@dataclass(frozen=True)
-class Project:
-    """
-    Where campaigns are configured.
-
-    Attributes:
-        folder: The folder of pyproject.toml, which is on the import path first.
-        targets: Modules or paths, as written there.
-    """
-
-    folder: Path
-    targets: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -54,53 +37,39 @@ class Found:
     path: str
 
 
-def find_project(start: Path) -> Project | None:
+@dataclass(frozen=True)
+class Unlisted:
     """
-    Return the nearest pyproject.toml at or above *start* that has our table, or None.
+    A module, or a target, of which no campaigns can be listed.
 
-    Raises: ConfigurationError: it is no TOML, or the table is wrong.
+    Attributes:
+        name: As a campaign in it would be named.
+        path: The module's file, or nothing where there is none.
+        message: Why, in plain words.
     """
-    for folder in (start, *start.parents):
-        file = folder / "pyproject.toml"
-        if file.is_file():
-            table = _table(file)
-            if table is not None:
-                return Project(folder, _targets(file, table))
-    return None
+
+    name: str
+    path: str
+    message: str
 
 
-def _table(file: Path) -> dict[str, Any] | None:
-    import tomllib  # in the front end; a zygote reads no configuration
+@dataclass(frozen=True)
+class Catalogue:
+    """
+    What targets name.
 
-    try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file} is not valid TOML: {error}") from None
-    except OSError as error:
-        raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
-    table = data.get("tool", {}).get("crashconform")
-    if table is not None and not isinstance(table, dict):
-        raise ConfigurationError(f"[{TABLE}] in {file} must be a table.")
-    return table
+    Attributes:
+        campaigns: Sorted by name, each once.
+        unlisted: What else they name, and why it is not among the campaigns.
+    """
 
+    campaigns: tuple[Found, ...] = ()
+    unlisted: tuple[Unlisted, ...] = ()
 
-def _targets(file: Path, table: dict[str, Any]) -> tuple[str, ...]:
-    unknown = sorted(table.keys() - _KEYS)
-    if unknown:
-        raise ConfigurationError(
-            f"[{TABLE}] in {file} has the unknown keys {unknown}; known are {sorted(_KEYS)}."
-        )
-    targets = table.get("campaigns")
-    if (
-        not isinstance(targets, list)
-        or not targets
-        or not all(isinstance(x, str) and x for x in targets)
-    ):
-        raise ConfigurationError(
-            f"[{TABLE}] campaigns in {file} must be a list of modules or file paths, such as "
-            f'campaigns = ["campaigns"]; it is {targets!r}.'
-        )
-    return tuple(targets)
+    @property
+    def reasons(self) -> str:
+        """Why not everything is listed, a paragraph for each."""
+        return "\n".join(one.message for one in self.unlisted)
 
 
 def is_path(target: str) -> bool:
@@ -108,32 +77,57 @@ def is_path(target: str) -> bool:
     return target.endswith(".py") or "/" in target
 
 
-def find_campaigns(targets: Sequence[str], folder: Path) -> list[Found]:
+def find_campaigns(targets: Sequence[str], folder: Path) -> Catalogue:
     """
-    Import what the targets name and return the campaigns in it, sorted by name.
+    Import what the targets name and return the campaigns in it; one that fails hides no other.
 
     Args:
         targets: Modules, packages, paths of files or folders, each with ``:Class`` or without.
         folder: Paths are relative to it.
-    Raises: ConfigurationError: a target does not exist, cannot be imported, or holds none.
     """
     found: dict[tuple[str, str], Found] = {}
+    unlisted: dict[str, Unlisted] = {}
     for target in targets:
-        place, _, class_name = target.partition(":")
-        some = [
-            campaign
-            for base, module in _modules(place, folder)
-            for campaign in _in_module(base, module)
-            if not class_name or campaign.class_name == class_name
-        ]
-        if not some:
-            raise ConfigurationError(
-                f"{target!r} holds no campaign: a campaign is a subclass of harness.Campaign with "
-                "execute and without a leading underscore, defined in that module."
-            )
-        for campaign in some:
-            found.setdefault((campaign.path, campaign.class_name), campaign)
-    return sorted(found.values(), key=lambda campaign: campaign.name)
+        failed: list[Unlisted] = []
+        try:
+            for campaign in _in_target(target, folder, failed):
+                found.setdefault((campaign.path, campaign.class_name), campaign)
+        except ConfigurationError as error:
+            failed.append(Unlisted(target, _origin(target), str(error)))
+        for one in failed:
+            unlisted.setdefault(one.path or one.name, one)
+    campaigns = sorted(found.values(), key=lambda campaign: campaign.name)
+    return Catalogue(tuple(campaigns), tuple(unlisted.values()))
+
+
+def _in_target(target: str, folder: Path, failed: list[Unlisted]) -> Iterator[Found]:
+    """Yield a target's campaigns. Raises: ConfigurationError: there is none to be looked at."""
+    place, _, class_name = target.partition(":")
+    is_empty = True
+    for base, module in _modules(place, folder, failed):
+        for campaign in _in_module(base, module):
+            if class_name in ("", campaign.class_name):
+                is_empty = False
+                yield campaign
+    if is_empty and not failed:
+        raise ConfigurationError(
+            f"{target!r} holds no campaign: a campaign is a subclass of harness.Campaign with "
+            "execute and without a leading underscore, defined in that module."
+        )
+
+
+def _origin(target: str) -> str:
+    """Return the file of a module that cannot be imported, or nothing."""
+    import importlib.util
+
+    place = target.partition(":")[0]
+    if is_path(place):
+        return ""
+    try:
+        spec = importlib.util.find_spec(place)
+    except Exception:  # whatever a package above it does
+        return ""
+    return (spec.origin or "") if spec is not None else ""
 
 
 def load(found: Found) -> Campaign:
@@ -157,27 +151,41 @@ def load(found: Found) -> Campaign:
     return campaign
 
 
-def _modules(place: str, folder: Path) -> Iterator[tuple[str, ModuleType]]:
+_Modules = Iterator[tuple[str, ModuleType]]
+
+
+def _modules(place: str, folder: Path, failed: list[Unlisted]) -> _Modules:
     if not is_path(place):
         module = _import(place)
         if _is_hidden(place, module, folder):
             place = f"./{place.replace('.', '/')}"
         else:
-            yield from _in_package(module)
+            yield from _in_package(module, failed)
             return
     path = (folder / place).resolve()
     if path.is_dir():
         for file in sorted(path.rglob("*.py")):
             if not file.name.startswith("_"):
                 base = file.relative_to(path).with_suffix("").as_posix()
-                yield base, _import_file(file)
+                yield from _tried(base, file, partial(_import_file, file), failed)
     elif path.is_file():
-        yield path.stem, _import_file(path)
+        yield from _tried(path.stem, path, partial(_import_file, path), failed)
     else:
         raise ConfigurationError(f"campaign path {place!r} does not exist: no {path}.")
 
 
-def _in_package(module: ModuleType) -> Iterator[tuple[str, ModuleType]]:
+def _tried(
+    base: str, path: Path, imported: Callable[[], ModuleType], failed: list[Unlisted]
+) -> _Modules:
+    try:
+        module = imported()
+    except ConfigurationError as error:
+        failed.append(Unlisted(base, str(path), str(error)))
+    else:
+        yield base, module
+
+
+def _in_package(module: ModuleType, failed: list[Unlisted]) -> _Modules:
     paths = getattr(module, "__path__", None)
     if paths is None:
         yield module.__name__.rpartition(".")[2], module
@@ -186,25 +194,29 @@ def _in_package(module: ModuleType) -> Iterator[tuple[str, ModuleType]]:
     yield module.__name__, module
     import pkgutil  # in the process that lists, not in each that forks
 
-    for info in pkgutil.walk_packages(paths, prefix, onerror=_raise_import):
-        if not info.name.rpartition(".")[2].startswith("_"):
-            yield info.name.removeprefix(prefix).replace(".", "/"), _import(info.name)
+    # A package below that cannot be imported fails here when it is tried, before it is searched.
+    for info in pkgutil.walk_packages(paths, prefix, onerror=lambda name: None):
+        last = info.name.rpartition(".")[2]
+        if info.ispkg or not last.startswith("_"):
+            base = info.name.removeprefix(prefix).replace(".", "/")
+            folder = Path(str(getattr(info.module_finder, "path", "")))
+            file = folder / last / "__init__.py" if info.ispkg else folder / f"{last}.py"
+            tried = _tried(base, file, partial(_import, info.name), failed)
+            yield from (one for one in tried if not last.startswith("_"))
 
 
 def _is_hidden(place: str, module: ModuleType, folder: Path) -> bool:
     """
     Say whether the project's own folder of that name lost against a module from elsewhere.
 
-    A folder without ``__init__.py`` does, against any installed package; it is read as a path.
+    A folder without ``__init__.py`` does, against any installed package, also one that is installed
+    below the project's folder; it is read as a path.
     """
-    if not (folder / place.replace(".", "/")).is_dir():
-        return False
+    home = (folder / place.replace(".", "/")).resolve()
     places = [*getattr(module, "__path__", ()), module.__file__ or ""]
-    return not any(Path(x).resolve().is_relative_to(folder.resolve()) for x in places if x)
-
-
-def _raise_import(name: str) -> None:
-    raise ConfigurationError(f"{name!r} cannot be imported:\n{traceback.format_exc()}")
+    if any(Path(x).resolve().is_relative_to(home) for x in places if x):
+        return False
+    return home.is_dir() and any(home.rglob("*.py"))
 
 
 def _import(name: str) -> ModuleType:
@@ -216,10 +228,8 @@ def _import(name: str) -> ModuleType:
                 f"no module {name!r} is to be found; the import path starts with {sys.path[0]!r}."
             ) from None
         raise ConfigurationError(f"{name!r} cannot be imported: {error}") from None
-    except Exception:
-        raise ConfigurationError(
-            f"{name!r} cannot be imported:\n{traceback.format_exc()}"
-        ) from None
+    except Exception as error:
+        raise ConfigurationError(f"{name!r} cannot be imported:\n{_traceback(error)}") from None
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -237,10 +247,22 @@ def _import_file(path: Path) -> ModuleType:
         sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception:
+    except Exception as error:
         del sys.modules[name]
-        raise ConfigurationError(f"{path} cannot be imported:\n{traceback.format_exc()}") from None
+        raise ConfigurationError(f"{path} cannot be imported:\n{_traceback(error)}") from None
     return module
+
+
+def _traceback(error: Exception) -> str:
+    """Return a traceback without the frames of whoever imports, which are all alike."""
+    ours = (__file__, importlib.__file__, "<frozen ")
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(ours)
+    ]
+    head = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
+    return "".join([*(head if frames else ()), *traceback.format_exception_only(error)]).rstrip()
 
 
 def _in_module(base: str, module: ModuleType) -> list[Found]:

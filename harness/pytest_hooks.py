@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.discovery import Project, find_project
+from harness.configuration import Project, find_project
 from harness.errors import ConfigurationError, WorkspaceError
 from harness.pytest_places import may_hold_campaigns
 

@@ -41,13 +41,15 @@ class CampaignFile(pytest.File):
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         """Yield its classes, or the one item that says why no campaign can be listed."""
         listing = session_of(self).listing
-        if listing.refusal is None:
-            for found in listing.campaigns.get(os.path.realpath(self.path), ()):
+        path = os.path.realpath(self.path)
+        refusal = listing.refusal or listing.broken.get(path)
+        if refusal is None:
+            for found in listing.campaigns.get(path, ()):
                 yield CampaignClass.from_parent(self, name=found.class_name, found=found)
         elif _named(self, below=()):  # a class that was asked for: pytest would say "not found"
-            raise self.CollectError(refusal_text("campaigns", listing.refusal))
-        elif _is_first(self):
-            yield RefusedItem.from_parent(self, name=CONFIGURATION, refusal=listing.refusal)
+            raise self.CollectError(refusal_text("campaigns", refusal))
+        elif listing.refusal is None or _is_first(self):
+            yield RefusedItem.from_parent(self, name=CONFIGURATION, refusal=refusal)
 
 
 class UnusedFile(pytest.File):

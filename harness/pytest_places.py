@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from harness.discovery import Project, is_path
+from harness.configuration import Project
+from harness.discovery import is_path
 
 
 def may_hold_campaigns(project: Project, path: Path) -> bool:

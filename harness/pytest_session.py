@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.client import ZygoteClient
+from harness.configuration import Project
 from harness.crash import DETERMINISM
-from harness.discovery import Found, Project
+from harness.discovery import Found
 from harness.errors import ConfigurationError, HarnessError, WorkspaceError
 from harness.pytest_folder import RunFolder
 from harness.pytest_places import may_hold_campaigns
@@ -57,18 +58,20 @@ class Listing:
 
     Attributes:
         campaigns: By the real path of their file, in order.
+        broken: Files that cannot be imported, by real path.
         refusal: Why there are none, or None.
     """
 
     campaigns: Mapping[str, list[Found]]
     refusal: Refusal | None = None
+    broken: Mapping[str, Refusal] = field(default_factory=dict)
 
     def holds(self, path: Path) -> bool:
         """Say whether *path* is a file of campaigns or a folder above one, as far as is known."""
         real = os.path.realpath(path)
         below = real + os.sep
         return self.refusal is not None or any(
-            file == real or file.startswith(below) for file in self.campaigns
+            file == real or file.startswith(below) for file in (*self.campaigns, *self.broken)
         )
 
 
@@ -142,18 +145,34 @@ class CampaignSession:
         for one in data["campaigns"]:
             found = Found(**one)
             campaigns.setdefault(os.path.realpath(found.path), []).append(found)
-        return Listing(campaigns)
+        broken = {path: Refusal(**one) for path, one in data["broken"].items()}
+        return Listing(campaigns, broken=broken)
 
     def _list(self) -> dict[str, Any]:
         try:
             with ZygoteClient(self.options.import_path) as zygote:
-                found = zygote.list(self.project.targets, self.project.folder)
+                listed = zygote.catalogue(self.project.targets, self.project.folder)
+            found = listed.campaigns
             strange = [one for one in found if not may_hold_campaigns(self.project, Path(one.path))]
             if strange:
                 raise ConfigurationError(_strange_text(self.project, strange[0]))
+            # What stands in a file that pytest collects is told there, and costs nothing else.
+            broken = [x for x in listed.unlisted if self._is_collected(x.path)]
+            if len(broken) < len(listed.unlisted):
+                raise ConfigurationError(listed.reasons)
         except HarnessError as error:
-            return {"campaigns": [], "refusal": vars(Refusal.of(error))}
-        return {"campaigns": [vars(one) for one in found], "refusal": None}
+            return {"campaigns": [], "refusal": vars(Refusal.of(error)), "broken": {}}
+        return {
+            "campaigns": [vars(one) for one in found],
+            "refusal": None,
+            "broken": {
+                os.path.realpath(x.path): vars(Refusal("configuration error", x.message))
+                for x in broken
+            },
+        }
+
+    def _is_collected(self, path: str) -> bool:
+        return bool(path) and may_hold_campaigns(self.project, Path(path))
 
     def recorded(self, found: Found) -> Recorded:
         """Return the run's recording of a campaign; make it where nobody did."""
@@ -243,7 +262,6 @@ class CampaignSession:
 def _strange_text(project: Project, found: Found) -> str:
     return (
         f"campaign {found.name} was imported from {found.path}, which is not where "
-        f"{list(project.targets)} are in {project.folder}. A folder without __init__.py loses "
-        "against an installed package of the same name: add the file, or write the target as a "
-        'path, such as "./campaigns".'
+        f"{list(project.targets)} are in {project.folder}, so pytest does not collect that file. "
+        "Move it there, or write the target as the path of its own folder."
     )

@@ -68,9 +68,9 @@ class Zygote:
                 reply = {"error": "WorkspaceError", "message": _storage_text(error)}
             self._channel.send(reply)
 
-    def list(self, *, targets: list[str], folder: str) -> list[dict[str, str]]:
-        """Return every campaign that the targets name."""
-        return [asdict(found) for found in find_campaigns(targets, Path(folder))]
+    def list(self, *, targets: list[str], folder: str) -> dict[str, Any]:
+        """Return every campaign that the targets name, and what cannot be listed."""
+        return asdict(find_campaigns(targets, Path(folder)))
 
     def load(self, *, found: dict[str, str], root: str, side: str, timeout_seconds: float) -> None:
         """Import a campaign and make its stage."""

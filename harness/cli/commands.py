@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from harness import report, runner
-from harness.cli.entry import print_error, quiet_when_unread, silence
+from harness.cli.entry import EXIT_USAGE, print_error, quiet_when_unread, silence
 from harness.cli.options import ReportFile, Seconds, Shard, empty_folder
 from harness.cli.progress import Progress, open_console, print_lines
 from harness.cli.selection import Selection, docstring_of, select, select_one
@@ -69,7 +69,8 @@ def crashconform() -> None:
 @click.argument("targets", nargs=-1, metavar="[CAMPAIGN]...")
 def list_campaigns(targets: tuple[str, ...]) -> int:
     """Print the names of campaigns, by folder, with what each says of itself."""
-    campaigns = select(targets, Path.cwd()).campaigns
+    selection = select(targets, Path.cwd())
+    campaigns = selection.campaigns
     width = max(len(one.name) for one in campaigns)
     lines: list[str] = []
     for number, one in enumerate(campaigns):
@@ -77,7 +78,14 @@ def list_campaigns(targets: tuple[str, ...]) -> int:
             lines.append("")
         lines.append(printable(f"{one.name:<{width}}  {docstring_of(one)}".rstrip()))
     _say(open_console(sys.stdout), lines)
-    return 0
+    return EXIT_USAGE if _tell_unlisted(selection) else 0
+
+
+def _tell_unlisted(selection: Selection) -> bool:
+    """Tell what was chosen and cannot be imported; return whether there is any."""
+    for one in selection.unlisted:
+        print_error(one.message)
+    return bool(selection.unlisted)
 
 
 def _folder(name: str) -> str:
@@ -149,7 +157,7 @@ def run(
     )
     console = open_console(sys.stderr if file and file.is_stdout else sys.stdout)
     replay_options = _replay_options(timeout_seconds, workdir)
-    session = Session()
+    session = Session(is_misconfigured=_tell_unlisted(selection))
     try:
         _explore(session, selection, workdir, options, console, replay_options)
     except KeyboardInterrupt:
@@ -195,6 +203,9 @@ def _conclude(
             print_error(str(error))
             code = 2
     lines = ["", *report.table_lines(session.results)]
+    if selection.unlisted:
+        names = printable(", ".join(one.name for one in selection.unlisted))
+        lines.append(f"not run, since it cannot be imported: {names}")
     missing = len(selection.campaigns) - len(session.results)
     if missing:
         lines.append(f"not started: {missing} of {counted(len(selection.campaigns), 'campaign')}")

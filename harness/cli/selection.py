@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.client import ZygoteClient
-from harness.discovery import Found, Project, find_project, is_path
+from harness.configuration import Project, find_project
+from harness.discovery import Catalogue, Found, Unlisted, is_path
 from harness.errors import ConfigurationError
 
 EXAMPLE = """\
@@ -40,10 +41,12 @@ class Selection:
     Attributes:
         campaigns: In order, each once.
         import_path: Folders that come first on the campaigns' import path.
+        unlisted: Modules that were chosen too, and cannot be imported.
     """
 
     campaigns: tuple[Found, ...]
     import_path: tuple[Path, ...]
+    unlisted: tuple[Unlisted, ...] = ()
 
 
 def select(arguments: Sequence[str], folder: Path) -> Selection:
@@ -54,8 +57,8 @@ def select(arguments: Sequence[str], folder: Path) -> Selection:
         arguments: Names, folders of names, parts of class names, or paths and modules outside of
             the configuration, those with ``:Class`` or without.
         folder: The current folder: paths are relative to it, the project is sought from it.
-    Raises: ConfigurationError: nothing is configured, or an argument names nothing. ZygoteDied: an
-        import ended the process.
+    Raises: ConfigurationError: nothing is configured, an argument names nothing, or none of what
+        is named can be imported. ZygoteDied: an import ended the process.
     """
     project = find_project(folder)
     if project is None and not arguments:
@@ -63,13 +66,19 @@ def select(arguments: Sequence[str], folder: Path) -> Selection:
     import_path = (project.folder, folder) if project else (folder,)
     with ZygoteClient(import_path) as zygote:
         chooser = _Chooser(zygote, project, folder)
-        chosen = [one for text in arguments for one in chooser.choose(text)]
-        if not arguments:
-            chosen = list(chooser.configured)
+        chosen = chooser.configured
+        if arguments:
+            parts = [chooser.choose(text) for text in arguments]
+            chosen = Catalogue(
+                tuple(one for part in parts for one in part.campaigns),
+                tuple(dict.fromkeys(one for part in parts for one in part.unlisted)),
+            )
+    if not chosen.campaigns:
+        raise ConfigurationError(chosen.reasons)
     unique: dict[tuple[str, str], Found] = {}
-    for one in chosen:
+    for one in chosen.campaigns:
         unique.setdefault((one.path, one.class_name), one)
-    return Selection(tuple(unique.values()), import_path)
+    return Selection(tuple(unique.values()), import_path, chosen.unlisted)
 
 
 def select_one(argument: str, folder: Path) -> tuple[Found, tuple[Path, ...]]:
@@ -91,13 +100,17 @@ class _Chooser:
     def __init__(self, zygote: ZygoteClient, project: Project | None, folder: Path) -> None:
         self._zygote = zygote
         self._folder = folder
-        self.configured: Sequence[Found] = (
-            zygote.list(project.targets, project.folder) if project else ()
+        self.configured = (
+            zygote.catalogue(project.targets, project.folder) if project else Catalogue()
         )
 
-    def choose(self, text: str) -> Sequence[Found]:
+    def choose(self, text: str) -> Catalogue:
         """Return what one argument names. Raises: ConfigurationError: nothing."""
-        return self._by_name(text) or self._by_path(text) or self._outside(text)
+        campaigns = self._by_name(text) or self._by_path(text)
+        unlisted = self._unlisted(text)
+        if campaigns or unlisted:
+            return Catalogue(tuple(campaigns), unlisted)
+        return self._outside(text)
 
     def _by_name(self, text: str) -> list[Found]:
         prefix = text.rstrip("/")
@@ -107,7 +120,7 @@ class _Chooser:
             lambda one: one.class_name == text,
             lambda one: text.isidentifier() and text in one.class_name,
         ):
-            chosen = [one for one in self.configured if matches(one)]
+            chosen = [one for one in self.configured.campaigns if matches(one)]
             if chosen and prefix:
                 return chosen
         return []
@@ -115,30 +128,44 @@ class _Chooser:
     def _by_path(self, text: str) -> list[Found]:
         """Return the configured campaigns in a file or below a folder: they keep their names."""
         place, _, class_name = text.partition(":")
-        path = Path(os.path.realpath(self._folder / place))
         return [
             one
-            for one in self.configured
-            if Path(os.path.realpath(one.path)).is_relative_to(path)
-            and class_name in ("", one.class_name)
+            for one in self.configured.campaigns
+            if self._is_below(one.path, place) and class_name in ("", one.class_name)
         ]
 
-    def _outside(self, text: str) -> list[Found]:
+    def _is_below(self, path: str, place: str) -> bool:
+        above = os.path.realpath(self._folder / place)
+        return Path(os.path.realpath(path)).is_relative_to(above)
+
+    def _unlisted(self, text: str) -> tuple[Unlisted, ...]:
+        """Return what is configured, named by *text*, and cannot be imported."""
+        place = text.partition(":")[0].rstrip("/")
+        return tuple(
+            one
+            for one in self.configured.unlisted
+            if one.name == place
+            or one.name.startswith(f"{place}/")
+            or (one.path and self._is_below(one.path, place))
+        )
+
+    def _outside(self, text: str) -> Catalogue:
         """Return campaigns that are not configured, named so that the name finds them again."""
         place, _, class_name = text.partition(":")
         path = self._folder / place
         if path.is_dir() or place.endswith(".py"):
             target = f"./{place}" if not is_path(place) else place
-            found = self._zygote.list(
+            found = self._zygote.catalogue(
                 [f"{target}:{class_name}" if class_name else target], self._folder
             )
-            return [replace(one, name=self._path_name(one, place)) for one in found]
+            named = (replace(one, name=self._path_name(one, place)) for one in found.campaigns)
+            return Catalogue(tuple(named), found.unlisted)
         if (class_name or "." in place) and _is_module(place):
-            try:
-                found = self._zygote.list([text], self._folder)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{self._unknown(text)}\n{error}") from None
-            return [replace(one, name=f"{one.module}:{one.class_name}") for one in found]
+            found = self._zygote.catalogue([text], self._folder)
+            if not found.campaigns:
+                raise ConfigurationError(f"{self._unknown(text)}\n{found.reasons}")
+            named = (replace(one, name=f"{one.module}:{one.class_name}") for one in found.campaigns)
+            return Catalogue(tuple(named), found.unlisted)
         raise ConfigurationError(self._unknown(text))
 
     def _path_name(self, one: Found, place: str) -> str:
@@ -149,16 +176,19 @@ class _Chooser:
         return f"{Path(place, inside).as_posix()}:{one.class_name}"
 
     def _unknown(self, text: str) -> str:
-        if not self.configured:
+        if not self.configured.campaigns:
             return (
                 f"{text!r} is no campaign: no campaigns are configured at or above {self._folder}, "
                 "and it is neither a file, a folder nor module:Class."
             )
-        names = sorted(one.name for one in self.configured)
+        names = sorted(one.name for one in self.configured.campaigns)
         closest = difflib.get_close_matches(text, names, n=3, cutoff=0.3)
         ordered = [*closest, *(name for name in names if name not in closest)]
         listed = "\n".join(f"  {name}" for name in ordered)
         hint = f" Did you mean {closest[0]!r}?" if closest else ""
+        missing = ", ".join(one.name for one in self.configured.unlisted)
+        if missing:
+            hint += f" Of {missing} nothing can be listed; crashconform list says why."
         return f"{text!r} is no campaign, file, folder or module:Class.{hint} There are:\n{listed}"
 
 

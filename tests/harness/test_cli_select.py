@@ -128,27 +128,80 @@ def test_name_of_several_campaigns_is_refused_where_one_is_needed(project: Proje
 
 
 def test_nothing_configured_shows_a_campaign_that_runs(tmp_path: Path) -> None:
-    """Whoever has no campaign is shown one, and the table; both work when written down."""
+    """
+    Whoever has no campaign is shown one, and the table; both work when written down.
+
+    Also without ``__init__.py``, here where an installed package is named campaigns as well.
+    """
     done = Project(tmp_path).run("run")
     assert done.returncode == 2
     assert done.stderr.startswith("crashconform: error: no campaigns: no pyproject.toml")
     assert "[tool.crashconform]" in done.stderr
     assert all(line in done.stderr for line in EXAMPLE.splitlines())
     (tmp_path / "campaigns").mkdir()
-    (tmp_path / "campaigns" / "__init__.py").touch()
     (tmp_path / "campaigns" / "notes.py").write_text(EXAMPLE)
     (tmp_path / "pyproject.toml").write_text('[tool.crashconform]\ncampaigns = ["campaigns"]\n')
     assert Project(tmp_path).run("run").returncode == 0
 
 
-def test_campaign_that_cannot_be_imported_is_told_with_its_place(project: Project) -> None:
-    """A syntax error in a campaign names file and line, and exits 2."""
-    project.add("broken.py", "\nclass Broken(Campaign:\n")
-    done = project.start("list")
-    out, err = done.communicate(timeout=60)
-    assert (done.returncode, out) == (2, "")
-    assert "broken.py" in err
-    assert "SyntaxError" in err
+@pytest.fixture
+def broken(project: Project) -> Project:
+    """The project, with a module that has a syntax error."""
+    project.add("run_store/broken.py", "\nclass Broken(Campaign:\n")
+    return project
+
+
+def test_module_that_cannot_be_imported_is_told_and_the_rest_is_listed(broken: Project) -> None:
+    """A syntax error names file and line on standard error, and exits 2; nothing else is lost."""
+    done = broken.run("list")
+    assert done.returncode == 2
+    assert [line.split()[0] for line in done.stdout.splitlines() if line] == ALL
+    assert done.stderr.startswith("crashconform: error: ")
+    assert 'run_store/broken.py", line ' in done.stderr
+    assert "SyntaxError" in done.stderr
+
+
+@pytest.mark.parametrize("argument", ["settings", "run_store/transitions", "Transitions"])
+def test_other_campaigns_are_chosen_beside_a_module_that_cannot_be_imported(
+    broken: Project, argument: str
+) -> None:
+    """Whoever names a healthy campaign does not hear of the broken module."""
+    done = broken.run("run", argument, "--shard", "1/8")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [(), ("run_store",), ("settings", "campaigns/run_store")])
+def test_run_over_a_module_that_cannot_be_imported_runs_the_others(
+    broken: Project, arguments: tuple[str, ...]
+) -> None:
+    """Everything that can run is run, the error is told once, and the exit code is 2."""
+    (broken.folder / "campaigns" / "both.py").unlink()
+    code, report = broken.report(*arguments, "--shard", "1/8")
+    assert code == 2
+    assert all(one["survived"] == one["boundaries"] > 0 for one in report["campaigns"])
+    assert "run_store/transitions" in [one["name"] for one in report["campaigns"]]
+    done = broken.run("run", *arguments, "--shard", "1/8")
+    assert done.stderr.count("SyntaxError") == 1
+    assert "\nnot run, since it cannot be imported: run_store/broken\nERROR: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    "argument", ["run_store/broken", "run_store/broken:Broken", "campaigns/run_store/broken.py"]
+)
+def test_module_that_cannot_be_imported_is_told_where_it_is_named(
+    broken: Project, argument: str
+) -> None:
+    """Nothing but the broken module was asked for: the reason, and nothing is run."""
+    done = broken.run("run", argument)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "SyntaxError" in done.stderr
+
+
+def test_wrong_name_says_what_could_not_be_listed(broken: Project) -> None:
+    """A class in a broken module is not found: the message says where it may be."""
+    done = broken.run("run", "Broken")
+    assert done.returncode == 2
+    assert "Of run_store/broken nothing can be listed" in done.stderr
 
 
 def test_import_that_ends_the_process_is_told(project: Project) -> None:

@@ -92,6 +92,34 @@ def test_a_folder_that_an_installed_package_hides_is_read_as_a_path(project: Pat
     assert listed(project, "campaigns") == [("mine", "Wal")]
 
 
+@pytest.mark.parametrize("target", ["stores", "./stores"])
+def test_a_module_that_cannot_be_imported_hides_no_other(project: Path, target: str) -> None:
+    """What fails is listed with its file and why, be it a module or a package, and only once."""
+    before = listed(project, target)
+    (project / "stores" / "broken.py").write_text("class Broken(:\n")
+    (project / "stores" / "lost").mkdir()
+    (project / "stores" / "lost" / "__init__.py").write_text("import no_such_module\n")
+    with ZygoteClient((project,)) as zygote:
+        catalogue = zygote.catalogue([target, "alone.py", target], project)
+    assert [(x.name, x.class_name) for x in catalogue.campaigns] == [("alone", "Wal"), *before]
+    first, *rest = catalogue.unlisted
+    assert (first.name, first.path) == ("broken", str(project / "stores" / "broken.py"))
+    assert "SyntaxError" in first.message
+    assert "harness/discovery.py" not in first.message
+    assert "<frozen importlib" not in first.message
+    # A folder that is read as a path has modules, no packages; a package's __init__ is skipped.
+    assert [x.name for x in rest] == (["lost"] if target == "stores" else [])
+
+
+def test_a_target_that_is_wrong_hides_no_other(project: Path) -> None:
+    """A target that does not exist is told, and the campaigns of the others are listed."""
+    with ZygoteClient((project,)) as zygote:
+        catalogue = zygote.catalogue(["nowhere", "alone.py"], project)
+    assert [x.name for x in catalogue.campaigns] == ["alone"]
+    assert [(x.name, x.path) for x in catalogue.unlisted] == [("nowhere", "")]
+    assert "no module 'nowhere' is to be found" in catalogue.reasons
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pytest_project import CAMPAIGNS, HEAD, Project
 
-from harness.discovery import Project as Configured
+from harness.configuration import Project as Configured
 from harness.pytest_places import may_hold_campaigns
 
 slow = pytest.mark.slow

@@ -183,32 +183,44 @@ def test_a_hanging_store_fails_within_the_timeout(tmp_path: Path) -> None:
 
 
 def test_a_campaign_that_cannot_be_imported_is_one_failing_item(tmp_path: Path) -> None:
-    """One item of one file says why no campaign can be listed; ordinary tests still run."""
+    """One item of its file says why; other campaigns and ordinary tests still run."""
     project = Project(tmp_path, "good")
     project.write("campaigns/broken.py", "import no_such_module\n")
     project.write("test_ordinary.py", "def test_ordinary(): pass\n")
-    ran = project.run()
+    ran = project.run("-k", "configuration or 0017-end or ordinary")
     assert ran.outcomes == {
-        "__init__::configuration": "failure",
+        "broken::configuration": "failure",
+        "Good::0017-end": "passed",
         "test_ordinary::test_ordinary": "passed",
     }
-    assert "No module named 'no_such_module'" in ran.cases["__init__::configuration"].text
-    asked = project.run("campaigns/good.py::Good::0017-end")
+    assert "No module named 'no_such_module'" in ran.cases["broken::configuration"].text
+    asked = project.run("campaigns/broken.py::Broken::0017-end")
     assert asked.status == pytest.ExitCode.USAGE_ERROR
     assert "No module named 'no_such_module'" in asked.output
 
 
-def test_campaigns_of_another_place_are_refused(tmp_path: Path) -> None:
-    """An installed package that hides the project's folder is told, rather than no test run."""
+def test_an_installed_package_does_not_hide_the_projects_folder(tmp_path: Path) -> None:
+    """A folder without __init__.py wins, also over a package in an environment below it."""
     project = Project(tmp_path, "good")
     (tmp_path / "campaigns" / "__init__.py").unlink()
     installed = tmp_path / "installed"
     (installed / "campaigns").mkdir(parents=True)
-    for name in ("__init__.py", "good.py"):
-        (installed / "campaigns" / name).write_text(HEAD + CAMPAIGNS["good"])
-    ran = project.run("campaigns", PYTHONPATH=str(installed))
-    assert ran.outcomes == {"good::configuration": "failure"}
-    assert "loses against an installed package" in ran.cases["good::configuration"].text
+    (installed / "campaigns" / "__init__.py").touch()
+    (installed / "campaigns" / "theirs.py").write_text(HEAD + CAMPAIGNS["good"])
+    ran = project.run("campaigns", "-k", "0017-end", PYTHONPATH=str(installed))
+    assert ran.outcomes == {"Good::0017-end": "passed"}
+
+
+def test_campaigns_of_another_place_are_refused(tmp_path: Path) -> None:
+    """A package that has modules from elsewhere is told, rather than these never run."""
+    project = Project(tmp_path, "good")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "theirs.py").write_text(HEAD + CAMPAIGNS["good"])
+    project.write("campaigns/__init__.py", f"__path__.append({str(elsewhere)!r})\n")
+    ran = project.run("campaigns")
+    assert ran.outcomes == {"__init__::configuration": "failure"}
+    assert "so pytest does not collect that file" in ran.cases["__init__::configuration"].text
 
 
 def wait_for_file(path: Path) -> int:
