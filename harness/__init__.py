@@ -6,8 +6,8 @@ numbered boundary, reopens it, recovers it, and judges it against what it had ac
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in typing, whose import would only make the command start later
 if TYPE_CHECKING:
     from harness.campaign import (
         ANYTHING,
@@ -41,10 +41,10 @@ __all__ = [
 _HOMES = {"Run": "harness.run", "Effect": "harness.trace", "Promise": "harness.trace"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for: every pytest run imports this package."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "harness.campaign")), name)
+    value: object = getattr(import_module(_HOMES.get(name, "harness.campaign")), name)
     globals()[name] = value
     return value

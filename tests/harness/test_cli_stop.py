@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -103,6 +104,28 @@ def test_interrupt_at_any_moment_leaves_nothing(project: Project, delay_ms: int)
         assert "Traceback" not in err
     wait_until_gone(project)
     assert list((project.folder / "work").iterdir()) == []
+
+
+def test_interrupt_while_the_command_starts_shows_no_traceback(tmp_path: Path) -> None:
+    """The command imports nothing before it can say in a line that it was interrupted."""
+    code = """
+import sys, harness.cli
+assert [x for x in sys.modules if x.startswith("harness")] == ["harness", "harness.cli"]
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == NAME: raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+sys.exit(harness.cli.main(["list"]))
+"""
+    for name in ("harness.cli.entry", "harness.cli.signals", "harness.cli.commands", "click"):
+        done = subprocess.run(
+            [sys.executable, "-c", code.replace("NAME", repr(name))],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        expected = (3, "", "crashconform: interrupted\n")
+        assert (done.returncode, done.stdout, done.stderr) == expected, name
 
 
 def test_killed_run_takes_its_workers_along(project: Project) -> None:
