@@ -200,6 +200,7 @@ def test_worker_that_dies_is_reported_and_the_others_still_run(project: Project)
     done = project.run("run", "--json", "r.json")
     assert done.returncode == 3
     assert "a worker process of the harness ended by signal 9" in done.stderr
+    assert "or did the store kill its parent process?" in done.stderr
     report = json.loads((project.folder / "r.json").read_text())
     assert [c["name"] for c in report["campaigns"]] == ["killing", "settings"]
     assert "ended by signal 9" in report["campaigns"][0]["inconclusive"]
@@ -335,6 +336,8 @@ def test_trace_numbers_every_boundary(project: Project) -> None:
         "step": "save 1",
     }
     assert data["steps"][0] == {"label": "save 1", "begin": 1, "end": 8}
+    project.add("little.py", LITTLE)
+    assert project.run("trace", "little").stdout.startswith("little: 9 boundaries, 1 step\n")
 
 
 def test_campaign_outside_of_the_configuration_is_replayed_by_its_path(project: Project) -> None:
