@@ -74,7 +74,7 @@ class Catalogue:
 
 def is_path(target: str) -> bool:
     """Say whether a target is written as a path rather than as a module."""
-    return target.endswith(".py") or "/" in target
+    return target.endswith(".py") or "/" in target or target in (".", "..")
 
 
 def find_campaigns(targets: Sequence[str], folder: Path) -> Catalogue:

@@ -78,10 +78,12 @@ def test_a_class_can_be_chosen(project: Path) -> None:
 
 def test_a_folder_is_searched_for_modules(project: Path) -> None:
     """A path to a folder takes every file in it that has no leading underscore."""
-    assert listed(project, "./stores")[1:] == [
-        ("journals:Delete", "Delete"),
-        ("journals:Wal", "Wal"),
-    ]
+    expected = [("journals:Delete", "Delete"), ("journals:Wal", "Wal")]
+    assert listed(project, "./stores")[1:] == expected
+    with ZygoteClient((project,)) as zygote:
+        assert [x.name for x in zygote.list(["."], project / "stores")][1:] == [
+            name for name, _ in expected
+        ]
 
 
 def test_a_folder_that_an_installed_package_hides_is_read_as_a_path(project: Path) -> None:
