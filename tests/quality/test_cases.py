@@ -33,7 +33,7 @@ CASES = Path(__file__).parent / "cases"
 
 CAUGHT: dict[str, list[tuple[str, str | None, str]]] = {
     # campaign: each finding's invariant, step, and the first boundary at which it shows
-    "backup_holds_every_commit:Broken": [("acknowledged_step_is_stored", None, "")],
+    "backup_holds_every_commit:Broken": [("acknowledged_step_is_stored", "back up", "")],
     "early_bound_calls_are_seen:Broken": [
         ("step_atomicity", "save", "after rename left.new left"),
     ],
