@@ -9,6 +9,7 @@ interpreter, answers requests until its socket ends, and then leaves.
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import socket
@@ -135,15 +136,24 @@ class Zygote:
 
     def _without_root(self, value: Any) -> Any:
         root = self._theirs.root.as_posix()
-        return _replaced(value, {root: _ROOT, json.dumps(root)[1:-1]: _ROOT})
+        word = _unused(_ROOT, value)
+        return _replaced(value, {root: word, json.dumps(root)[1:-1]: word})
 
     def _with_root(self, recording: dict[str, Any]) -> dict[str, Any]:
         root = self._theirs.root.as_posix()
-        plain: dict[str, Any] = _replaced(recording, {_ROOT: root})
+        word = recording["root"]
+        plain: dict[str, Any] = _replaced(recording, {word: root})
         # A journal is itself JSON text, in which a path may be escaped.
-        escaped = {_ROOT: json.dumps(root)[1:-1]}
+        escaped = {word: json.dumps(root)[1:-1]}
         journals = {key: _replaced(recording[key], escaped) for key in ("journal", "prepared")}
         return {**plain, **journals}
+
+
+def _unused(word: str, value: Any) -> str:
+    """Return *word*, numbered where the store's own data have it: ``<root>`` is also XML."""
+    text = json.dumps(value)
+    numbered = (f"{word[:-1]}{number}>" for number in itertools.count(2))
+    return next(one for one in itertools.chain([word], numbered) if one not in text)
 
 
 def _replaced(value: Any, texts: dict[str, str]) -> Any:

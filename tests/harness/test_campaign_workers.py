@@ -38,6 +38,24 @@ def test_stores_that_remember_their_path_are_the_same_in_every_worker(
     assert result.count("survived") == 15
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_data_that_look_like_the_word_for_the_root_are_left_alone(
+    tmp_path: Path, jobs: int
+) -> None:
+    """A store of XML holds `<root>` itself, in observations and in facts, beside its real path."""
+    body = """
+    def prepare(self, root, run): save(root / 's', '<root/>')
+    def execute(self, root, run):
+        for text in ('<root></root>', f'<root>{root}</root>', '<root2>'):
+            run.step(f'save {text}', lambda: save(root / 's', text), then=text)
+            run.promise('saved', text=text)
+    def promised_saved(self, root, evidence, *, text): return text.startswith('<root')
+    """
+    result = run_body(tmp_path, body, jobs=jobs)
+    assert (result.findings, result.inconclusive) == ([], None)
+    assert result.count("survived") == len(result.chosen) == 22
+
+
 def test_a_worker_whose_execution_differs_makes_the_run_inconclusive(tmp_path: Path) -> None:
     """The third worker, which records nothing, compares its own first execution too."""
     body = """
