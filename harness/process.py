@@ -66,6 +66,9 @@ KILL_SECONDS_MAX = 10.0
 GRACE_SECONDS = 0.05
 """How long a process that outlives its parent may take to end before it counts as left behind."""
 
+BUSY_SECONDS_MAX = 2.0
+"""How long such a process may take while it is running: on a busy machine an end takes longer."""
+
 LEFTOVERS_MAX = 50
 """How many processes left behind are described; all of them are killed."""
 
@@ -259,7 +262,8 @@ def run_child(
     Raises:
         Hangup: The other side of *hangup_fd* is closed; no descendant is alive any more.
         HarnessError: A process does not die of SIGKILL.
-    Cost: About a bare fork and wait, 0.5 to 1.5 ms; GRACE_SECONDS more where something is left.
+    Cost: About a bare fork and wait, 0.5 to 1.5 ms; GRACE_SECONDS more where something is left,
+        BUSY_SECONDS_MAX where that is busy.
     """
     _flush_streams()
     started = time.monotonic()
@@ -276,7 +280,8 @@ def run_child(
         is_hung, stack = _watch(pid, timeout_seconds, output, hangup_fd)
         _, wait_status = os.waitpid(pid, 0)
         seconds = time.monotonic() - started
-        leftovers = _end_survivors()
+        has_ended_itself = wait_status != CRASH_STATUS << 8 and os.WIFEXITED(wait_status)
+        leftovers = _end_survivors(BUSY_SECONDS_MAX if has_ended_itself else GRACE_SECONDS)
     except BaseException:
         if os.getpid() != parent:  # a signal's exception in the child, before its own guard
             os._exit(EXIT_RAISED)
@@ -450,16 +455,35 @@ def _kernel_view(pid: int) -> tuple[str, str]:
 # The parent: what the child left behind.
 
 
-def _end_survivors() -> tuple[Leftover, ...]:
-    """Reap what is dead, give what is about to end a moment, kill and describe the rest."""
+def _end_survivors(busy_seconds: float) -> tuple[Leftover, ...]:
+    """
+    Reap what is dead, give what is about to end a moment, kill and describe the rest.
+
+    Python's own resource tracker, or a helper that reads a pipe, ends when its parent has.
+
+    Args:
+        busy_seconds: How long, in place of GRACE_SECONDS, while one of them is not asleep.
+    """
     if _reap():
         return ()
-    deadline = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < deadline:
+    started = time.monotonic()
+    foreign: set[int] = set()
+    while True:
         time.sleep(0.0005)
         if _reap():
             return ()
-    return _kill_all()
+        waited = time.monotonic() - started
+        if waited >= busy_seconds or (waited >= GRACE_SECONDS and not _are_busy(foreign)):
+            return _kill_all()
+
+
+def _are_busy(foreign: set[int]) -> bool:
+    """Say whether a descendant runs, waits for a processor or for the disk."""
+    for pid, _ in _descendants(foreign):
+        with contextlib.suppress(OSError):
+            if _read_stat(pid)[0] in "RD":
+                return True
+    return False
 
 
 def _reap() -> bool:

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,26 @@ def ends_just_after(zygote: Zygote) -> list[Facts]:
         return 0
 
     return [zygote.run(zombie), *(zygote.run(follows) for _ in range(20))]
+
+
+def ends_while_busy(zygote: Zygote) -> list[Facts]:
+    """Grandchildren that need half a second of processor time to end after their parent."""
+
+    def ending(status: int) -> int:
+        reading, writing = os.pipe()
+
+        def work() -> None:
+            os.close(writing)
+            os.read(reading, 1)
+            until = time.monotonic() + 0.5
+            while time.monotonic() < until:
+                pass
+
+        in_fork(work)
+        os.close(reading)
+        return status
+
+    return [zygote.run(partial(ending, status)) for status in (0, CRASH_STATUS)]
 
 
 def thousands(zygote: Zygote) -> Facts:

@@ -171,6 +171,17 @@ def test_process_that_is_about_to_end_is_not_a_leftover(tmp_path: Path) -> None:
     assert [(facts["leftovers"], facts["descendants"]) for facts in answers] == [([], False)] * 21
 
 
+def test_process_that_is_busy_ending_is_no_leftover(tmp_path: Path) -> None:
+    """
+    On a loaded machine an end takes its time: Python's resource tracker is one such process.
+
+    After a crash nobody is waited for: what goes on working would change what the crash left.
+    """
+    returned, crashed = play("ends_while_busy", tmp_path)
+    assert (returned["leftovers"], returned["descendants"]) == ([], False)
+    assert (len(crashed["leftovers"]), crashed["descendants"]) == (1, False)
+
+
 @pytest.mark.slow
 def test_thousands_of_children_leak_nothing(tmp_path: Path) -> None:
     """After 2000 children the zygote has the descriptors that it had, and no child."""
