@@ -83,6 +83,7 @@ def kill_at(stage: Stage, recording: Recording, boundary: int) -> Death:
     end = stage.run(
         lambda: body() and None, is_traced=True, stop=boundary, avoided_pids=recording.numbers
     )
+    stage.demand_root("execute")
     problem = _problem(end, recording, boundary)
     workspace.drop_volatile(stage.root, stage.campaign.volatile)
     if problem is None:

@@ -93,6 +93,19 @@ class Judgement:
         )
 
 
+class NotJson(ValueError):
+    """What observe returned is no JSON, though it was before the crash."""
+
+
+def observation(campaign: Campaign, root: Path) -> Any:
+    """Observe as JSON. Raises: NotJson, and whatever observe raises."""
+    value = campaign.observe(root)
+    try:
+        return normalise(value, "the observation")
+    except ConfigurationError as error:
+        raise NotJson(str(error)) from None
+
+
 class _Errored(Exception):
     """The campaign's own code raised something that is no assertion."""
 
@@ -121,7 +134,7 @@ def judge(
     result = Judgement()
     reached("observe")
     try:
-        result.observed = normalise(campaign.observe(root), "the observation")
+        result.observed = observation(campaign, root)
     except ConfigurationError:
         raise
     except BaseException as error:  # SystemExit too: a store's own way to refuse a torn file

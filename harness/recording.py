@@ -77,6 +77,7 @@ def prepare(stage: Stage) -> None:
         raise ConfigurationError(
             f"prepare left a process behind: {_leftovers(end)}; end it before prepare returns."
         )
+    stage.demand_root("prepare")
     workspace.drop_volatile(stage.root, stage.campaign.volatile)
     stage.fixture_value = end.value
     stage.prepared = end.journal.decode()

@@ -171,6 +171,7 @@ def _catches_spoiled(stage: Stage, recording: Recording) -> bool:
     kill_at(stage, recording, end)
     spoiled = stage.run(lambda: stage.campaign.spoil(stage.root))
     demand_returned(spoiled, "spoil")
+    stage.demand_root("spoil")
     return is_judged_wrong(stage, recording, end)
 
 

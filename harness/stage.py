@@ -23,7 +23,7 @@ from harness.campaign import Campaign
 from harness.errors import ConfigurationError, WorkspaceError
 from harness.process import Ended, Output, run_child
 from harness.stacks import without_own_frames
-from harness.tape import EPOCH_NS, Tape
+from harness.tape import EPOCH_NS, FORKED, Tape
 from harness.trace import Canonical, Entry, parse_journal
 
 _TAKEN_PID = 88
@@ -165,6 +165,8 @@ class Stage:
             if ended.exit_status != _TAKEN_PID:
                 break
         end = self._end(ended)
+        if self.tape.has_stranger:
+            raise ConfigurationError(FORKED)
         if end.raised is not None and end.raised.is_configuration:
             raise ConfigurationError(_configuration_text(end.raised))
         if end.raised is not None and end.raised.is_full:
@@ -180,6 +182,7 @@ class Stage:
         pid = os.getpid()
         if pid in avoided:
             return _TAKEN_PID
+        self.tape.own(pid)
         try:
             if is_traced:
                 self.tape.begin(Canonical(self.root, pid), stop=stop)
@@ -188,8 +191,11 @@ class Stage:
             value = body()
             observe.attach(None)
             observe.raise_first_failure()
-            self.tape.answer({"value": value})
+            if os.getpid() == pid:
+                self.tape.answer({"value": value})
         except BaseException as error:
+            if os.getpid() != pid:  # a fork of the store's: its end says nothing of this phase
+                raise
             observe.attach(None)
             self.tape.answer({"raised": vars(describe_exception(error))})
         return 0
@@ -212,6 +218,19 @@ class Stage:
             printed=printed if ended.signal is None else without_own_frames(printed),
         )
 
+    @property
+    def has_root(self) -> bool:
+        """Whether the store's folder is still one, and in its place."""
+        return self.root.is_dir() and not self.root.is_symlink()
+
+    def demand_root(self, phase: str) -> None:
+        """Raise ConfigurationError where *phase* took the store's folder away."""
+        if not self.has_root:
+            raise ConfigurationError(
+                f"{phase} removed, renamed or replaced the folder {self.root} itself, and what "
+                'stands beside it is neither copied nor restored: give such a store root / "store".'
+            )
+
     def restore_fixture(self) -> None:
         """Put a fresh copy of the fixture at the root, and clock and numbers where it left them."""
         workspace.restore(self.root, self.fixture)
@@ -227,8 +246,11 @@ class Stage:
 
     def put_back(self, saved: Path) -> None:
         """Make a saved copy the root again, by renaming; the copy is used up."""
-        workspace.clear_tree(self.root)
-        self.root.rmdir()
+        if self.has_root:
+            workspace.clear_tree(self.root)
+            self.root.rmdir()
+        else:
+            self.root.unlink(missing_ok=True)
         saved.rename(self.root)
 
 

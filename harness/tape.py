@@ -28,11 +28,18 @@ EPOCH_NS = 1_700_000_000_000_000_000
 TICK_NS = 1_000_000
 """How far one reading of the virtual clock moves it."""
 
-_COUNT, _DIED_AT, _TRACE_SIZE, _JOURNAL_SIZE, _CLOCK, _NUMBER, _REPLY_SIZE = range(7)
+_COUNT, _DIED_AT, _TRACE_SIZE, _JOURNAL_SIZE, _CLOCK, _NUMBER, _REPLY_SIZE, _STRANGER = range(8)
 _HEADER_SIZE = 4096
 TRACE_SIZE_MAX = 64 << 20
 JOURNAL_SIZE_MAX = 64 << 20
 REPLY_SIZE_MAX = 128 << 20
+FORKED = (
+    "run was used in a process that the store forked: steps, promises and effects belong to the "
+    "process that execute, recover or resume was called in. Call run there, once the other process "
+    "has answered."
+)
+"""What a fork of the executing process is told, and whoever started it."""
+
 _NOTHING: Any = {"value": None}
 _NOTHING_TEXT = b'{"value": null}'
 # json.loads and json.dumps look at the text, at their arguments and at a cache first, in Python.
@@ -57,13 +64,14 @@ class Tape:
         self._lock = _thread.RLock()
         self._canonical: Canonical | None = None
         self._stop = 0
+        self._owner = 0
         self.set_time(EPOCH_NS, 0)
 
     # -- the parent's side ------------------------------------------------------------------
 
     def rewind(self) -> None:
         """Forget trace, journal and reply; clock and identifiers go on."""
-        for field in (_COUNT, _DIED_AT, _TRACE_SIZE, _JOURNAL_SIZE, _REPLY_SIZE):
+        for field in (_COUNT, _DIED_AT, _TRACE_SIZE, _JOURNAL_SIZE, _REPLY_SIZE, _STRANGER):
             self._header[field] = 0
 
     def set_time(self, clock_ns: int, number: int) -> None:
@@ -94,6 +102,11 @@ class Tape:
         return self._header[_DIED_AT]
 
     @property
+    def has_stranger(self) -> bool:
+        """Whether a process that the owner forked tried to write a step, promise or effect."""
+        return bool(self._header[_STRANGER])
+
+    @property
     def trace(self) -> bytes:
         """The lines announced since the tape was rewound."""
         return self._memory[_TRACE_AT : _TRACE_AT + self._header[_TRACE_SIZE]]
@@ -113,6 +126,15 @@ class Tape:
         return dict(_NOTHING) if data == _NOTHING_TEXT else _decode(data.decode(), 0)[0]
 
     # -- the child's side -------------------------------------------------------------------
+
+    def own(self, pid: int) -> None:
+        """Take acts from the process *pid* alone, and from no other that it forks."""
+        self._owner = pid
+
+    def _demand_owner(self) -> None:
+        if self._owner and os.getpid() != self._owner:
+            self._header[_STRANGER] = 1
+            raise ConfigurationError(FORKED)
 
     def begin(self, canonical: Canonical, *, stop: int) -> None:
         """Take announcements from now on, and end this process at boundary *stop* (0: never)."""
@@ -138,6 +160,7 @@ class Tape:
 
     def announce_end(self) -> None:
         """Write the last boundary, after the execution returned."""
+        self._demand_owner()
         with self._lock:
             self._write(b"end\n")
 
@@ -160,6 +183,7 @@ class Tape:
 
     def write_journal(self, act: str, name: str, facts: dict[str, Any]) -> None:
         """Write one act; the boundary announced next comes after it."""
+        self._demand_owner()
         text = _encode_sorted([self._header[_COUNT], act, name, facts])
         data = text.encode() + b"\n"
         with self._lock:

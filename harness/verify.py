@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from harness import workspace
-from harness.campaign import normalise, overrides
+from harness.campaign import overrides
 from harness.crash import kill_at
-from harness.judge import Case, Judgement, evidence_at, judge
+from harness.judge import Case, Judgement, evidence_at, judge, observation
 from harness.oracle import difference
 from harness.run import ResumePlan, Run
 from harness.sqlite_check import check_databases
@@ -203,6 +203,9 @@ class _Verification:
                 trace_tail=end.trace_tail,
             )
         self.entries += end.entries
+        if not self.stage.has_root:
+            message = f"{phase} removed the store's folder, or put something else in its place"
+            self._wrong("violated", invariant, message, where, trace_tail=end.trace_tail)
         if end.ended.leftovers:
             left = ", ".join(f"{x.command!r} (pid {x.pid})" for x in end.ended.leftovers)
             self._wrong(
@@ -280,7 +283,7 @@ class _Verification:
     def _demand_same_observation(self, first: Judgement) -> None:
         stage = self.stage
         saved = stage.save("saved")
-        end = stage.run(lambda: normalise(stage.campaign.observe(stage.root), "the observation"))
+        end = stage.run(lambda: observation(stage.campaign, stage.root))
         stage.put_back(saved)
         self.note_printed("observe", end.printed)
         where = "after a second recovery"

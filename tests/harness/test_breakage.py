@@ -1,0 +1,107 @@
+"""What a store may do to the harness itself: to its folder, its forks, and the kind of its data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import recorded, run_body
+
+from harness.errors import ConfigurationError
+
+CRASHED = "after write s.new"
+"""Inside the first step: its new value is written and not yet in place."""
+
+
+@pytest.mark.parametrize(("method", "invariant"), [("recover", "recovers"), ("resume", "resumes")])
+def test_a_store_that_removes_its_folder_is_violated(
+    tmp_path: Path, method: str, invariant: str
+) -> None:
+    """Whoever answers a torn file by deleting everything, the folder included, loses data."""
+    body = f"""
+    def {method}(self, root, run):
+        if FLAG.exists():
+            (root / 's').unlink()
+            for path in root.iterdir(): path.unlink()
+            root.rmdir()
+    """
+    with recorded(tmp_path, body) as store:
+        store.misbehave()
+        found = store.violation(store.at(CRASHED))
+    assert found.invariant == invariant
+    assert "removed the store's folder, or put something else in its place" in found.message
+
+
+def test_a_workload_that_swaps_its_folder_is_told_where_to_live(tmp_path: Path) -> None:
+    """Between two renames there is no folder, and what stands beside it cannot be restored."""
+    body = """
+    def swap(self, root, n):
+        os.rename(root, f'{root}.old')
+        root.mkdir()
+        save(root / 's', n)
+        os.remove(f'{root}.old/s')
+        os.rmdir(f'{root}.old')
+    def execute(self, root, run): run.step('one', lambda: self.swap(root, 1), then=1)
+    """
+    with pytest.raises(ConfigurationError, match=r'give such a store root / "store"'):
+        run_body(tmp_path, body)
+
+
+def test_judging_may_replace_the_folder(tmp_path: Path) -> None:
+    """What observing and judging do to the files is thrown away, whatever it is."""
+    body = """
+    def check(self, root, evidence):
+        for path in root.iterdir(): path.unlink()
+        root.rmdir()
+        root.symlink_to('/')
+    """
+    result = run_body(tmp_path, body)
+    assert (result.findings, result.inconclusive) == ([], None)
+    assert result.count("survived") == len(result.chosen) > 0
+
+
+@pytest.mark.parametrize("method", ["observe", "recover"])
+def test_a_fork_of_the_store_does_not_answer_for_it(tmp_path: Path, method: str) -> None:
+    """A forked helper whose exception nobody catches ends; the phase itself has returned."""
+    given = {"observe": "root", "recover": "root, run"}[method]
+    body = f"""
+    def {method}(self, {given}):
+        read, write = os.pipe()
+        if not os.fork():
+            os.close(write)
+            os.read(read, 1)  # until its parent has answered and ended
+            raise RuntimeError('the helper failed')
+        return load(root / 's')
+    """
+    result = run_body(tmp_path, body)
+    assert (result.findings, result.inconclusive) == ([], None)
+    assert result.count("survived") == len(result.chosen) > 0
+
+
+def test_a_fork_of_the_store_cannot_use_run(tmp_path: Path) -> None:
+    """Its promise would come from a process that no boundary kills: it is refused, and told."""
+    body = """
+    def execute(self, root, run):
+        super().execute(root, run)
+        pid = os.fork()
+        if not pid:
+            try: run.promise('kept', n=1)
+            finally: os._exit(0)
+        os.waitpid(pid, 0)
+    def promised_kept(self, root, evidence, *, n): return True
+    """
+    with pytest.raises(ConfigurationError, match="in a process that the store forked"):
+        run_body(tmp_path, body)
+
+
+@pytest.mark.parametrize(("value", "said"), [("float('nan')", "is nan"), ("b'x'", "is b'x'")])
+def test_an_observation_that_is_no_json_only_after_a_crash_is_violated(
+    tmp_path: Path, value: str, said: str
+) -> None:
+    """Before the crash it was JSON: what a torn file gives is the store's fault."""
+    body = f"""
+    def observe(self, root): return {value} if (root / 's.new').exists() else load(root / 's')
+    """
+    finding = run_body(tmp_path, body).findings[0]
+    assert (finding.kind, finding.violation.invariant) == ("violated", "observable")
+    assert said in finding.violation.message
