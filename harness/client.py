@@ -24,6 +24,8 @@ from harness.errors import ConfigurationError, HarnessError, WorkspaceError, Zyg
 
 _STOP_SECONDS = 10.0
 _PRINTED_SIZE_MAX = 8000
+# Without its asserts, which PYTHONOPTIMIZE takes out, a check holds whatever it sees.
+_DROPPED = ("LC_", "PYTEST_", "COV", "PYTHONOPTIMIZE", "PYTHONINSPECT")
 _ERRORS: dict[str, type[HarnessError]] = {
     "ConfigurationError": ConfigurationError,
     "WorkspaceError": WorkspaceError,
@@ -133,7 +135,7 @@ class ZygoteClient:
 
 
 def _environment(import_path: Sequence[Path]) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "PYTEST_", "COV"))}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_DROPPED)}
     return {
         **kept,
         "PYTHONHASHSEED": "0",

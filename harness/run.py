@@ -174,6 +174,8 @@ class Run:
         note = self._enter(label, then, between, raises, retry)
         plan = self._plan
         if plan is not None and plan.skips(label, retry):
+            if plan.is_present and label == plan.in_flight:  # it had happened, and is done now
+                self._tape.write_journal("done", label, {})
             step = plan.steps[label]
             return Lost(label) if step.is_lost else step.result  # type: ignore[return-value]
         self._tape.write_journal("begin", label, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import recorded, run_body
+from support import only_finding, recorded, run_body
 
 from harness.errors import ConfigurationError
 
@@ -105,3 +105,30 @@ def test_an_observation_that_is_no_json_only_after_a_crash_is_violated(
     finding = run_body(tmp_path, body).findings[0]
     assert (finding.kind, finding.violation.invariant) == ("violated", "observable")
     assert said in finding.violation.message
+
+
+def test_asserts_of_checks_judge_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PYTHONOPTIMIZE takes asserts out, and a check that says nothing holds for everything."""
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    body = """
+    def execute(self, root, run):
+        two = lambda: [save(root / 's', n) for n in (1, 2)] and None
+        run.step('two', two, then=2, between=ANYTHING)
+    def check(self, root, evidence): assert evidence.observed != 1, 'half of it'
+    """
+    finding = only_finding(run_body(tmp_path, body))
+    assert (finding.violation.invariant, finding.violation.message) == ("check", "half of it")
+
+
+def test_a_step_that_resume_finds_done_is_acknowledged_after_it(tmp_path: Path) -> None:
+    """It is skipped because it had happened; to the workload it returned all the same."""
+    body = """
+    def check(self, root, evidence):
+        done = evidence.phase == 'recovered' or list(evidence.acknowledged) == ['save 1', 'save 2']
+        yield Check('all done', done)
+    """
+    result = run_body(tmp_path, body)
+    assert (result.findings, result.inconclusive) == ([], None)
+    assert result.subjects["all done"] == 2 * len(result.chosen) > 0
