@@ -28,7 +28,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from harness.errors import WorkspaceError
+from harness.errors import ConfigurationError, WorkspaceError
 
 __all__ = [
     "clear_tree",
@@ -73,8 +73,9 @@ def copy_tree(source: Path, destination: Path) -> None:
     Args:
         destination: Missing, or an empty directory; outside *source*.
     Durable: Nothing is synced. After an error *destination* holds a part.
-    Raises: WorkspaceError: a socket or device; *destination* has entries; the copy does not fit;
-        any other refusal by the system, with its path.
+    Raises: ConfigurationError: a socket or device, which is the store's. WorkspaceError:
+        *destination* has entries; the copy does not fit; any other refusal by the system, with its
+        path.
     Cost: About 35 us per small file on tmpfs.
     """
     with naming("copy", source):
@@ -242,9 +243,10 @@ def _copy_special(source: str, target: str, facts: os.stat_result) -> None:
         os.mkfifo(target, 0o600)
         os.chmod(target, stat.S_IMODE(facts.st_mode))
     else:
-        raise WorkspaceError(
+        raise ConfigurationError(
             f"cannot copy {source}: it is a {_kind(facts)}. A store's root may hold directories, "
-            "files, symbolic links and FIFOs; close or remove it before the execution returns"
+            "files, symbolic links and FIFOs; what a dead process leaves besides is named in "
+            "`volatile`, and removed"
         )
     os.utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns), follow_symlinks=False)
 

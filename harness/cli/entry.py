@@ -118,7 +118,11 @@ def silence(stream: TextIO) -> None:
 
 
 def _never_fail_to_print() -> None:
-    """Write what the locale's encoding cannot say as escapes."""
+    """Write what the locale's encoding cannot say as escapes, and nowhere where it is closed."""
+    # In this order, each takes the lowest free descriptor: its own.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for the whole process
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -132,3 +132,20 @@ def test_a_step_that_resume_finds_done_is_acknowledged_after_it(tmp_path: Path) 
     result = run_body(tmp_path, body)
     assert (result.findings, result.inconclusive) == ([], None)
     assert result.subjects["all done"] == 2 * len(result.chosen) > 0
+
+
+def test_a_socket_in_the_root_is_the_campaigns_fault(tmp_path: Path) -> None:
+    """It cannot be copied: other campaigns go on, and the message names what helps."""
+    body = """
+    def execute(self, root, run):
+        import socket
+        with socket.socket(socket.AF_UNIX) as listener:
+            os.chdir(root)
+            listener.bind('s.sock')
+            super().execute(root, run)
+        os.unlink('s.sock')
+    """
+    with pytest.raises(ConfigurationError, match=r"it is a socket.*is named in `volatile`"):
+        run_body(tmp_path, body)
+    volatile = "volatile = ('*.sock',)"
+    assert run_body(tmp_path, volatile, body).exit_code == 0

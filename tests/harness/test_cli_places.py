@@ -138,6 +138,18 @@ def test_terminal_shows_one_live_line_and_honours_no_color(project: Project, col
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("closed", [(1,), (0, 1, 2)])
+def test_closed_output_changes_no_exit_code(project: Project, closed: tuple[int, ...]) -> None:
+    """What nobody can read is not printed; exit code and report are as ever."""
+
+    def close() -> None:
+        for descriptor in closed:
+            os.close(descriptor)
+
+    code, report = project.report(preexec_fn=close)
+    assert (code, report["exit"]) == (0, 0)
+
+
 def test_report_is_replaced_as_a_whole(project: Project) -> None:
     """An older report is replaced, through a symbolic link too, and no part stays behind."""
     (project.folder / "real.json").write_text("old")

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from trees import MIB, make_tree, refusal
 
-from harness.errors import WorkspaceError
+from harness.errors import ConfigurationError, WorkspaceError
 from harness.workspace import (
     SQLITE_MAGIC,
     clear_tree,
@@ -123,7 +123,7 @@ def test_sockets_and_devices_are_refused_by_name(tmp_path: Path) -> None:
     source.mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.path.relpath(source / "control.sock"))
-        with pytest.raises(WorkspaceError, match=r"s/control\.sock: it is a socket"):
+        with pytest.raises(ConfigurationError, match=r"s/control\.sock: it is a socket"):
             copy_tree(source, tmp_path / "copy")
 
 
