@@ -38,7 +38,7 @@ from types import FrameType
 from typing import NoReturn, TypeAlias
 
 from harness.errors import ConfigurationError, Hangup, HarnessError
-from harness.stacks import without_own_frames
+from harness.stacks import from_character, without_own_frames
 
 __all__ = [
     "CRASH_STATUS",
@@ -177,7 +177,7 @@ class Output:
         data = os.pread(self._fd, size - start, start)
         cut = self._cut_bytes + start
         if cut:
-            whole = _from_character(data)
+            whole = from_character(data)
             cut += len(data) - len(whole)
             return f"[{cut:,} bytes before this are cut]\n" + whole.decode(errors="replace")
         return data.decode(errors="replace")
@@ -456,14 +456,7 @@ def _kernel_view(pid: int) -> tuple[str, str]:
 
 
 def _end_survivors(busy_seconds: float) -> tuple[Leftover, ...]:
-    """
-    Reap what is dead, give what is about to end a moment, kill and describe the rest.
-
-    Python's own resource tracker, or a helper that reads a pipe, ends when its parent has.
-
-    Args:
-        busy_seconds: How long, in place of GRACE_SECONDS, while one of them is not asleep.
-    """
+    """Reap the dead, wait for what is about to end, longer if it is busy, end the rest."""
     if _reap():
         return ()
     started = time.monotonic()
@@ -471,7 +464,7 @@ def _end_survivors(busy_seconds: float) -> tuple[Leftover, ...]:
     while True:
         time.sleep(0.0005)
         if _reap():
-            return ()
+            return ()  # such as Python's resource tracker, which ends when its parent has
         waited = time.monotonic() - started
         if waited >= busy_seconds or (waited >= GRACE_SECONDS and not _are_busy(foreign)):
             return _kill_all()
@@ -597,14 +590,6 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return str(number)
-
-
-def _from_character(data: bytes) -> bytes:
-    """Return *data* without the rest of a UTF-8 character at its start."""
-    start = 0
-    while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
-        start += 1
-    return data[start:]
 
 
 def _prctl(option: int, value: int) -> None:

@@ -1,4 +1,4 @@
-"""The stacks that a dying Python process writes, without what the harness itself adds to them."""
+"""What children print: the stacks of a dying one without the harness's own, whole characters."""
 
 from __future__ import annotations
 
@@ -32,3 +32,11 @@ def without_own_frames(text: str) -> str:
         kept = lines
     kept = [line for line in kept if line != _ABORTED and not line.startswith(_EXTENSIONS)]
     return text[:start] + "\n".join(kept).strip("\n")
+
+
+def from_character(data: bytes) -> bytes:
+    """Return *data* without the rest of a UTF-8 character at its start."""
+    start = 0
+    while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
+        start += 1
+    return data[start:]
