@@ -17,7 +17,7 @@ from harness.campaign import normalise, overrides
 from harness.crash import DETERMINISM, Death, execution, first_difference, kill_at
 from harness.errors import ConfigurationError
 from harness.oracle import difference
-from harness.run import Run, StepNote
+from harness.run import NotRefused, Run, StepNote
 from harness.sqlite_check import check_databases
 from harness.sqlite_settings import settings_in_force
 from harness.stage import PhaseEnd, Stage
@@ -102,6 +102,9 @@ def _execute(stage: Stage) -> tuple[str, str, list[Step]]:
     stage.restore_fixture()
     body = execution(stage, is_recording=True)
     end = stage.run(lambda: [vars(note) for note in body().notes], is_traced=True)
+    if end.raised is not None and end.raised.kind == NotRefused.__name__:
+        step = [entry.name for entry in end.entries if entry.act == "begin"][-1]
+        raise Unrecordable("violated", "refuses", end.raised.message, end.printed, step=step)
     demand_returned(end, "execute")
     if end.ended.leftovers:
         raise Unrecordable(

@@ -34,6 +34,10 @@ Retry = Literal["unless_present", "always", "never"]
 _RETRIES: Final = ("unless_present", "always", "never")
 
 
+class NotRefused(AssertionError):
+    """A step returned that its ``raises=`` says the store must refuse."""
+
+
 class Lost:
     """Stands for a result that was no JSON and died with the process; any use of it is refused."""
 
@@ -167,11 +171,10 @@ class Run:
             between: Observations that are also right while it is in flight, or ANYTHING.
             raises: The refusal that must come; the step then leaves everything UNCHANGED.
             retry: What the default resume does with it when the crash found it in flight.
-        Raises: ConfigurationError: nested, repeated, in recover or prepare, *raises* that did
-            not raise in the recording, or an argument of the wrong kind. AssertionError: *raises*
-            that did not raise later on. What *action* raises goes through.
+        Raises: ConfigurationError: nested, repeated, in recover or prepare, or an argument of the
+            wrong kind. NotRefused: *raises* that did not come. What *action* raises goes through.
         """
-        note = self._enter(label, then, between, raises, retry)
+        note = self._enter(label, action, then, between, raises, retry)
         plan = self._plan
         if plan is not None and plan.skips(label, retry):
             if plan.is_present and label == plan.in_flight:  # it had happened, and is done now
@@ -201,7 +204,7 @@ class Run:
         return result  # type: ignore[no-any-return]
 
     def _enter(
-        self, label: str, then: object, between: object, raises: object, retry: str
+        self, label: str, action: object, then: object, between: object, raises: object, retry: str
     ) -> StepNote:
         if self._phase not in ("execute", "resume"):
             raise ConfigurationError(
@@ -215,6 +218,11 @@ class Run:
             )
         if not isinstance(label, str) or not label.strip():
             raise ConfigurationError(f"label={label!r} of a step must be a string that says it.")
+        if not callable(action):
+            raise ConfigurationError(
+                f"the action of step {label!r} is {action!r}, which cannot be called. Was it "
+                f"called already? Write run.step({label!r}, lambda: ...)."
+            )
         if label in self._reached:
             raise ConfigurationError(f"label={label!r} names two steps; labels must be unique.")
         if retry not in _RETRIES:
@@ -263,14 +271,10 @@ class Run:
         names = " or ".join(
             kind.__name__ for kind in (raises if isinstance(raises, tuple) else (raises,))
         )
-        if self._is_recording:
-            raise ConfigurationError(
-                f"step {label!r} returned, though its raises= says that {names} must come: "
-                "take raises= away, or make the action one that the store refuses."
-            )
-        raise AssertionError(
-            f"step {label!r} returned, though {names} had to come: the store accepted what it "
-            "must refuse"
+        raise NotRefused(
+            f"step {label!r} returned, though its raises= says that {names} must come: the store "
+            "accepted what it must refuse, so it lost a check, or raises= is wrong; only you can "
+            "say which"
         )
 
     def _note_end(self, note: StepNote, then: object, result: object) -> None:

@@ -7,8 +7,11 @@ other processes, watched through their sockets.
 
 from __future__ import annotations
 
+import os
 import selectors
 import shlex
+import shutil
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -153,7 +156,7 @@ def _finding(found: Found, recording: Recording, together: Sequence[Verdict]) ->
         step=recording.step_at(first.boundary),
         violation=first.violation,
         printed=first.printed,
-        replay=f"crashconform replay {quoted(found.name)}@{where}",
+        replay=f"{program()} replay {quoted(found.name)}@{where}",
         trace_tail=tuple(recording.lines[max(0, first.boundary - TAIL_LINES) : first.boundary]),
     )
 
@@ -172,10 +175,19 @@ def _finding_of(found: Found, problem: Problem) -> list[Finding]:
             step=problem.step,
             violation=violation,
             printed=problem.printed,
-            replay=f"crashconform run {quoted(found.name)}",
+            replay=f"{program()} run {quoted(found.name)}",
             trace_tail=(),
         )
     ]
+
+
+def program() -> str:
+    """Return the command as it was called, so that a command that is printed works when pasted."""
+    called = sys.argv[0]
+    is_ours = os.sep in called and Path(called).name == "crashconform"
+    if not is_ours or shutil.which("crashconform") == os.path.abspath(called):
+        return "crashconform"
+    return quoted(called)
 
 
 def quoted(name: str) -> str:

@@ -76,9 +76,10 @@ def self_test(stage: Stage, recording: Recording) -> Problem | None:
         return Problem(
             "inconclusive",
             "steps_change_something",
-            f"step {idle!r} says nothing about what holds after it (`then` is left out) and "
-            "changes nothing that observe shows, so losing it would go unseen: observe what it "
-            "changes, or say then=UNCHANGED and let a promise or check speak for it.",
+            f"observe shows the same in the files of a process that died right after step "
+            f"{idle!r} as before it. Either the store had not written it yet (no commit, no "
+            "flush), or observe does not show what the step changes. If that is intended, say "
+            "then=UNCHANGED and let a promise or check speak for it.",
         )
     return problem or _unfalsifiable(stage, recording)
 

@@ -48,6 +48,11 @@ class LeaseRenewal(_RunStoreCampaign):
                 partial(store.renew, guard, guard.expires_at_ns - 1, run.clock()),
                 raises=ShortenedLease,
             )
+            run.step(
+                "expired lease cannot advance",
+                partial(store.advance, guard, Phase.MATERIALIZING, guard.expires_at_ns),
+                raises=LeaseExpired,
+            )
             guard = run.step(
                 "finalizing",
                 partial(store.advance, guard, Phase.FINALIZING, run.clock()),
@@ -57,7 +62,7 @@ class LeaseRenewal(_RunStoreCampaign):
             guard = self._renew(store, run, guard, "with its stages and claim")
             run.sleep((guard.expires_at_ns - run.now_ns) / 1e9)
             run.step(
-                "expired lease is refused",
+                "expired lease cannot be renewed",
                 lambda: store.renew(guard, guard.expires_at_ns + LEASE_NS, guard.expires_at_ns),
                 raises=LeaseExpired,
             )

@@ -223,9 +223,9 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "def execute(self, root, run): run.step(' ', lambda: None)",
         ["label=' ' of a step must be a string"],
     ),
-    "raises that did not raise": (
-        "def execute(self, root, run): run.step('one', lambda: None, raises=(KeyError, OSError))",
-        ["step 'one' returned", "raises= says that KeyError or OSError must come"],
+    "an action that was called already": (
+        "def execute(self, root, run): run.step('one', 3)",
+        ["the action of step 'one' is 3, which cannot be called", "lambda: ..."],
     ),
     "a retry that does not exist": (
         "def execute(self, root, run): run.step('one', lambda: None, retry='twice')",
