@@ -107,12 +107,13 @@ def _name(word: str) -> str:
 def _ask_all(root: Path) -> list[tuple[str, str, str]]:
     answers = []
     for connection in apsw.connections():
-        answers += _ask(root, _APSW, connection.execute)
+        answers += _ask(root, _APSW, connection, {"exec_trace": None, "row_trace": None})
     standard = _standard_library()
     if standard is not None:
         for thing in gc.get_objects():
             if isinstance(thing, standard.Connection):
-                answers += _ask(root, f"sqlite3 {standard.sqlite_version}", thing.execute)
+                plain = {"row_factory": None, "text_factory": str}
+                answers += _ask(root, f"sqlite3 {standard.sqlite_version}", thing, plain)
     return answers
 
 
@@ -121,17 +122,29 @@ def _standard_library() -> ModuleType | None:
     return sys.modules.get("_sqlite3")
 
 
-def _ask(root: Path, library: str, execute: Callable[[str], Any]) -> list[tuple[str, str, str]]:
+def _ask(
+    root: Path, library: str, connection: Any, plain: dict[str, Any]
+) -> list[tuple[str, str, str]]:
+    """Ask one connection; what the store lets its rows become is set aside meanwhile."""
     try:
-        files = [row[2] for row in execute("pragma database_list").fetchall() if row[1] == "main"]
-        if not files or not files[0] or not Path(files[0]).is_relative_to(root):
-            return []
-        mode = execute("pragma journal_mode").fetchall()[0][0]
-        synchronous = execute("pragma synchronous").fetchall()[0][0]
-    except Exception as error:
-        if not isinstance(error, apsw.Error) and type(error).__module__ != "sqlite3":
-            raise
-        return []  # closed, busy, or of another thread: it cannot be asked
+        theirs = {name: getattr(connection, name) for name in plain}
+        for name, value in plain.items():
+            setattr(connection, name, value)
+        try:
+            return _asked(root, library, connection.execute)
+        finally:
+            for name, value in theirs.items():
+                setattr(connection, name, value)
+    except Exception:
+        return []  # closed, busy, of another thread, or a class of the store's: it cannot be asked
+
+
+def _asked(root: Path, library: str, execute: Callable[[str], Any]) -> list[tuple[str, str, str]]:
+    files = [row[2] for row in execute("pragma database_list").fetchall() if row[1] == "main"]
+    if not files or not files[0] or not Path(files[0]).is_relative_to(root):
+        return []
+    mode = execute("pragma journal_mode").fetchall()[0][0]
+    synchronous = execute("pragma synchronous").fetchall()[0][0]
     return [(library, str(mode), _SYNCHRONOUS.get(int(synchronous), str(synchronous)))]
 
 

@@ -149,3 +149,38 @@ def test_a_socket_in_the_root_is_the_campaigns_fault(tmp_path: Path) -> None:
         run_body(tmp_path, body)
     volatile = "volatile = ('*.sock',)"
     assert run_body(tmp_path, volatile, body).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "connect",
+    [
+        "db = sqlite3.connect(root / 'a.db'); db.isolation_level = None;"
+        " db.row_factory = lambda c, row: {d[0]: x for d, x in zip(c.description, row)};"
+        " db.text_factory = bytes",
+        "db = apsw.Connection(str(root / 'a.db')); db.row_trace = lambda c, row: {'a': row}",
+    ],
+)
+def test_settings_are_read_whatever_the_store_makes_of_rows(tmp_path: Path, connect: str) -> None:
+    """A row that is a dict, as many stores want it, hides nothing of the SQLite in force."""
+    body = f"""
+    import apsw
+    class Tested(Campaign):
+        def connect(self, root):
+            {connect}
+            return db
+        def prepare(self, root, run): self.connect(root).execute('create table t(a)')
+        def execute(self, root, run):
+            db = self.connect(root)
+            db.execute('pragma synchronous = extra')
+            run.step('one', lambda: db.execute('insert into t values (1)') and None)
+            db.close()
+        def observe(self, root):
+            db = sqlite3.connect(root / 'a.db')
+            found = db.execute('select * from t').fetchall()
+            db.close()
+            return found
+    """
+    with recorded(tmp_path, body) as store:
+        assert store.recording.sqlite is not None
+        settings = (store.recording.journal_mode, store.recording.synchronous)
+    assert settings == ("delete", "extra")
