@@ -48,6 +48,7 @@ __all__ = [
     "Output",
     "become_zygote",
     "describe",
+    "kill_all",
     "run_child",
 ]
 
@@ -286,7 +287,7 @@ def run_child(
         if os.getpid() != parent:  # a signal's exception in the child, before its own guard
             os._exit(EXIT_RAISED)
         with contextlib.suppress(HarnessError):
-            _kill_all()
+            kill_all()
         raise
     is_signaled = os.WIFSIGNALED(wait_status)
     return Ended(
@@ -467,7 +468,7 @@ def _end_survivors(busy_seconds: float) -> tuple[Leftover, ...]:
             return ()  # such as Python's resource tracker, which ends when its parent has
         waited = time.monotonic() - started
         if waited >= busy_seconds or (waited >= GRACE_SECONDS and not _are_busy(foreign)):
-            return _kill_all()
+            return kill_all()
 
 
 def _are_busy(foreign: set[int]) -> bool:
@@ -489,7 +490,7 @@ def _reap() -> bool:
     return False
 
 
-def _kill_all() -> tuple[Leftover, ...]:
+def kill_all() -> tuple[Leftover, ...]:
     """
     Kill every descendant, over and over until none is left, since they may fork meanwhile.
 

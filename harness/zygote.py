@@ -24,7 +24,7 @@ from harness.campaign import Campaign
 from harness.channel import Channel
 from harness.discovery import Found, find_campaigns, load
 from harness.errors import ConfigurationError, Hangup, WorkspaceError
-from harness.process import become_zygote
+from harness.process import become_zygote, kill_all
 from harness.recording import Unrecordable, differing, first_run, record
 from harness.selftest import Problem, self_test
 from harness.stage import Stage
@@ -76,6 +76,7 @@ class Zygote:
     def load(self, *, found: dict[str, str], root: str, side: str, timeout_seconds: float) -> None:
         """Import a campaign and make its stage."""
         self._campaign = load(Found(**found))
+        become_zygote()  # again: an import may have changed how children are waited for
         self._stage = Stage(
             campaign=self._campaign,
             root=Path(root),
@@ -199,6 +200,8 @@ def main(arguments: list[str]) -> int:
         Zygote(channel).serve()
     except (Hangup, BrokenPipeError):
         return 0
+    finally:
+        kill_all()  # what an import started, which is no child of any phase
     return 0
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import only_finding, recorded, run_body
+from support import REPOSITORY, only_finding, recorded, run_body, written
 
+from harness.client import ZygoteClient
 from harness.errors import ConfigurationError
 
 CRASHED = "after write s.new"
@@ -184,3 +185,27 @@ def test_settings_are_read_whatever_the_store_makes_of_rows(tmp_path: Path, conn
         assert store.recording.sqlite is not None
         settings = (store.recording.journal_mode, store.recording.synchronous)
     assert settings == ("delete", "extra")
+
+
+def test_what_an_import_does_to_the_worker_changes_no_verdict(tmp_path: Path) -> None:
+    """An ignored SIGCHLD makes the kernel reap children before the harness can."""
+    body = """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    class Tested(_Base): pass
+    """
+    result = run_body(tmp_path, body)
+    assert (result.findings, result.exit_code) == ([], 0)
+
+
+def test_a_process_that_an_import_starts_ends_with_the_worker(tmp_path: Path) -> None:
+    """Nobody else would end it: a module that is only listed has no phase that could."""
+    body = """
+    note(str(subprocess.Popen(['sleep', '1000']).pid))
+    class Tested(_Base): pass
+    """
+    found = written(tmp_path, body)
+    with ZygoteClient((REPOSITORY, tmp_path)) as zygote:
+        assert [one.name for one in zygote.list([found.module], tmp_path)] == ["tested"]
+        (pid,) = (tmp_path / "notes").read_text().split()
+        assert Path("/proc", pid).exists()
+    assert not Path("/proc", pid).exists()
