@@ -151,24 +151,25 @@ def judge(
         case.boundary,
         case.entries,
         case.phase,
-        observed=result.observed,
+        observed=normalise(result.observed),  # a copy: a check may sort it
         right=right,
         now_ns=now_ns,
     )
+    steps: list[Broken] = []
+    if case.has_step_oracle:  # before any code of the campaign has the evidence
+        steps += _steps(campaign, recording, case, result, right)
+        result.is_present = _is_present(campaign, recording, case.boundary, result.observed)
     try:
         reached("check")
         result.broken += _checks(campaign, root, evidence, result.subjects)
         result.broken += _promises(campaign, root, evidence, result.subjects, reached)
         result.broken += _deliveries(campaign, evidence, case, result.subjects)
-        if case.has_step_oracle:
-            result.broken += _steps(campaign, recording, case, result, right)
+        result.broken += steps
         if case.must_complete:
             reached("complete")
-            result.broken += _completion(campaign, root, recording, evidence)
+            result.broken += _completion(campaign, root, recording, evidence, result.observed)
     except _Errored as error:
         result.error = str(error)
-    if case.has_step_oracle:
-        result.is_present = _is_present(campaign, recording, case.boundary, result.observed)
     return result
 
 
@@ -334,15 +335,15 @@ def _is_present(campaign: Campaign, recording: Recording, boundary: int, observe
 
 
 def _completion(
-    campaign: Campaign, root: Path, recording: Recording, evidence: Evidence
+    campaign: Campaign, root: Path, recording: Recording, evidence: Evidence, observed: Any
 ) -> Iterator[Broken]:
     if not overrides(campaign, "complete"):
         ends = [recording.ended, _after_recovery(campaign, recording.ended)]
-        if not is_right(evidence.observed, ends, is_cache=campaign.durability == "cache"):
+        if not is_right(observed, ends, is_cache=campaign.durability == "cache"):
             yield Broken(
                 "complete",
                 "the resumed store did not reach the end of the uncrashed execution",
-                difference(ends[0], evidence.observed),
+                difference(ends[0], observed),
             )
         return
     try:

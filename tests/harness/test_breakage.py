@@ -209,3 +209,24 @@ def test_a_process_that_an_import_starts_ends_with_the_worker(tmp_path: Path) ->
         (pid,) = (tmp_path / "notes").read_text().split()
         assert Path("/proc", pid).exists()
     assert not Path("/proc", pid).exists()
+
+
+def test_a_check_that_changes_its_evidence_changes_no_verdict(tmp_path: Path) -> None:
+    """Sorting what was observed, in place, neither hides a loss nor makes one."""
+    body = """
+    def prepare(self, root, run): save(root / 's', [0])
+    def execute(self, root, run):
+        for n in (1, 2): run.step(f'save {n}', lambda n=n: save(root / 's', [n, 0]), then=[n, 0])
+    def check(self, root, evidence):
+        evidence.observed.sort()
+        for right in evidence.expected or (): right.clear()
+    """
+    result = run_body(tmp_path, body)
+    assert (result.findings, result.inconclusive) == ([], None)
+    losing = (
+        body
+        + """
+    def recover(self, root, run): save(root / 's', sorted(load(root / 's')))
+    """
+    )
+    assert run_body(tmp_path, losing).findings[0].violation.invariant == "step_atomicity"
