@@ -73,9 +73,9 @@ def prepare(stage: Stage) -> None:
         lambda: normalise(stage.campaign.prepare(stage.root, run), "the result of prepare")
     )
     demand_returned(end, "prepare")
-    if end.ended.leftovers:
+    if end.leftovers:
         raise ConfigurationError(
-            f"prepare left a process behind: {_leftovers(end)}; end it before prepare returns."
+            f"prepare left a process behind: {end.leftovers}; end it before prepare returns."
         )
     stage.demand_root("prepare")
     workspace.drop_volatile(stage.root, stage.campaign.volatile)
@@ -106,11 +106,11 @@ def _execute(stage: Stage) -> tuple[str, str, list[Step]]:
         step = [entry.name for entry in end.entries if entry.act == "begin"][-1]
         raise Unrecordable("violated", "refuses", end.raised.message, end.printed, step=step)
     demand_returned(end, "execute")
-    if end.ended.leftovers:
+    if end.leftovers:
         raise Unrecordable(
             "violated",
             "no_process_left",
-            f"the execution returned and left a process behind: {_leftovers(end)}",
+            f"the execution returned and left a process behind: {end.leftovers}",
             end.printed,
         )
     steps = [StepNote(**note).as_step() for note in end.value]
@@ -131,10 +131,6 @@ def demand_returned(end: PhaseEnd, phase: str) -> None:
         f"{end.failure(phase)}. Nothing has been crashed yet, so it must return: correct the "
         f"campaign, or the store.\n{detail}{printed}".rstrip()
     )
-
-
-def _leftovers(end: PhaseEnd) -> str:
-    return ", ".join(f"{x.command!r} (pid {x.pid})" for x in end.ended.leftovers)
 
 
 def first_run(stage: Stage) -> dict[str, Any]:

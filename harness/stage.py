@@ -40,7 +40,6 @@ class Raised:
     Attributes:
         kind: Name of its class.
         message: Its text; for an assertion without one, the source line and the values in it.
-        is_assertion: Whether it is an AssertionError.
         is_configuration: Whether the campaign is at fault, whatever the store did.
         is_full: Whether it came of a full disk or a used-up quota.
         traceback: As Python prints it, without the harness's own frames.
@@ -48,7 +47,6 @@ class Raised:
 
     kind: str
     message: str
-    is_assertion: bool
     is_configuration: bool
     is_full: bool
     traceback: str
@@ -86,6 +84,11 @@ class PhaseEnd:
     def has_returned(self) -> bool:
         """Whether the body returned."""
         return self.has_answered and self.raised is None
+
+    @property
+    def leftovers(self) -> str:
+        """The processes that outlived it, by command and pid; empty where none did."""
+        return ", ".join(f"{x.command!r} (pid {x.pid})" for x in self.ended.leftovers)
 
     @property
     def entries(self) -> list[Entry]:
@@ -272,7 +275,6 @@ def describe_exception(error: BaseException) -> Raised:
     return Raised(
         kind=type(error).__name__,
         message=message,
-        is_assertion=isinstance(error, AssertionError),
         is_configuration=_is_configuration(error),
         is_full=_is_full(error),
         traceback=text,

@@ -206,11 +206,9 @@ class _Verification:
         if not self.stage.has_root:
             message = f"{phase} removed the store's folder, or put something else in its place"
             self._wrong("violated", invariant, message, where, trace_tail=end.trace_tail)
-        if end.ended.leftovers:
-            left = ", ".join(f"{x.command!r} (pid {x.pid})" for x in end.ended.leftovers)
-            self._wrong(
-                "violated", "no_process_left", f"{phase} returned and left a process: {left}", where
-            )
+        if end.leftovers:
+            message = f"{phase} returned and left a process: {end.leftovers}"
+            self._wrong("violated", "no_process_left", message, where)
 
     # -- judging ----------------------------------------------------------------------------
 
