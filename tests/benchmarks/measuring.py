@@ -105,9 +105,10 @@ def share_alike(pids: Iterable[int]) -> None:
     would leave the workers behind. Source: sched(7), "The autogroup feature".
     """
     with contextlib.suppress(OSError):
-        nice = Path("/proc/self/autogroup").read_text().split()[-1]
-        for pid in pids:
-            Path(f"/proc/{pid}/autogroup").write_text(nice)
+        # "/autogroup-7 nice 0", or nothing for a process that no session was made for.
+        words = Path("/proc/self/autogroup").read_text().split()
+        for pid in pids if words else ():
+            Path(f"/proc/{pid}/autogroup").write_text(words[-1])
 
 
 def children() -> list[int]:
