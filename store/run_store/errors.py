@@ -1,13 +1,12 @@
 """
 What opening a run store can raise; the writer's refusals share the same root.
-
-Every error keeps its facts as attributes and survives pickling, so that a worker process can
-hand it to its parent.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from store.errors import StoreError
 
 __all__ = [
     "AlteredSchema",
@@ -25,28 +24,10 @@ __all__ = [
 ]
 
 
-class RunStoreError(Exception):
+class RunStoreError(StoreError):
     """
     Root of everything that the run store raises on purpose.
-
-    A subclass may take any arguments: pickling copies the message and the attributes instead
-    of calling the constructor again.
     """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _restored, (type(self), self.args, dict(self.__dict__))
-
-
-def _restored(
-    kind: type[RunStoreError], args: tuple[object, ...], facts: dict[str, object]
-) -> RunStoreError:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(facts)
-    return error
 
 
 class UnsafeLayout(RunStoreError):
