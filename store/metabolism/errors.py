@@ -207,8 +207,8 @@ class StaleClaim(MetabolismError):
 
     def __init__(self, job_id: int, attempt: int, found: str) -> None:
         super().__init__(
-            f"job_id={job_id!r}: claim number {attempt} does not hold this job any more; {found}. "
-            "Stop working on it; claim again."
+            f"job_id={job_id!r} cannot be taken further under claim number {attempt}: {found}. "
+            "Do no more for this claim; claim the next job."
         )
         self.job_id = job_id
         self.attempt = attempt

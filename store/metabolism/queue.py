@@ -247,7 +247,7 @@ def job_by_id(connection: apsw.Connection, job_id: int) -> Job:
 def stale(connection: apsw.Connection, job_id: int, attempt: int) -> StaleClaim:
     """Return the refusal of a claim, with what the job is now."""
     job = job_by_id(connection, job_id)
-    held = f", held by {job.claim_owner!r}" if job.claim_owner else ""
-    ended = job.state in TERMINAL_STATES
-    found = f"it is {job.state}" + ("" if ended else f", claimed {job.attempts} times{held}")
+    is_held = job.claim_owner is not None and job.state not in TERMINAL_STATES
+    under = f" under claim number {job.attempts}, of {job.claim_owner!r}" if is_held else ""
+    found = f"it is {job.state}{under}"
     return StaleClaim(job_id, attempt, found)
