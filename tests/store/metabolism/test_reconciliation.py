@@ -165,6 +165,7 @@ def test_identifiers_depend_on_rule_and_object_only(tmp_path: Path) -> None:
 def test_an_identifier_of_any_size_has_a_name() -> None:
     """Names exist and differ beyond what JSON keeps exactly."""
     ids = (2**53 - 1, 2**53, 2**63 - 1, -(2**63), 0)
+    assert finding_id(Rule.STALE_LOG, "run", 2) == "1aa3e39ca89f1dc4"
     names = {finding_id(Rule.NO_RUN_ROW, "job", one) for one in ids}
     assert len(names) == len(ids)
     assert all(re.fullmatch("[0-9a-f]{16}", name) for name in names)
@@ -184,6 +185,18 @@ def test_nothing_is_written_and_nothing_is_repaired(build: Build, world: HeldWor
     again = world.reconcile()
     assert {rule: again.rule_counts[rule] for rule in (NO_RUN, FINALIZED)} == ambiguous
     assert again.requeueable_count == 0
+
+
+def test_what_a_requeue_would_take_is_counted(world: HeldWorld) -> None:
+    """MR-029: a lease that ends now is not lapsed; findings that a requeue would take are told."""
+    for job_id, expires_at_ns in enumerate((NOW - 1, NOW, NOW + 1), start=1):
+        world.job(job_id, "claimed", claim_expires_at_ns=expires_at_ns)
+        world.job(job_id + 3, claim_expires_at_ns=expires_at_ns)
+        world.run(job_id + 3, log_path="gone.log")
+    found = world.reconcile()
+    assert (found.requeueable_count, found.requeueable_finding_count) == (2, 1)
+    assert [one.facts.lease for one in found.findings] == ["lapsed", "held", "held"]
+    assert requeue_expired_jobs(world.connection, now_ns=NOW) == 2
 
 
 def _bytes(folder: Path) -> dict[str, bytes]:

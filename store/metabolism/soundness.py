@@ -1,0 +1,155 @@
+"""
+Whether a database that somebody left behind is the runtime's, and whole enough to be judged.
+
+A finding is only as good as the indexes that it was read through: one lost entry makes a run look
+missing. So a database is compared with the schema and checked by SQLite before it is reconciled.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Final
+
+import apsw
+
+from store.metabolism.errors import MetabolismError, UnknownSchema
+from store.metabolism.schema import SCHEMA_SQL, SCHEMA_VERSION
+from store.metabolism.storage import schema_problem
+from store.sqlite import rows
+
+__all__ = ["DamagedDatabase", "require_runtime", "require_sound"]
+
+_SHOWN_MAX: Final = 3
+_STEPS: Final = 200_000
+_OBJECTS: Final = "SELECT name, type, sql FROM sqlite_schema WHERE sql IS NOT NULL"
+
+
+class DamagedDatabase(MetabolismError):
+    """
+    SQLite's own check found the database damaged.
+
+    Attributes:
+        problems: What it said, the first few.
+    """
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__(
+            f"the database is damaged: {'; '.join(problems)}. Nothing in it can be relied on; "
+            "keep it as it is, and restore it from a backup or recover a copy."
+        )
+        self.problems = problems
+
+
+def require_runtime(connection: apsw.Connection) -> None:
+    """
+    Return if the database has this runtime's tables, indexes and triggers as they were made.
+
+    Objects besides them are left to whoever added them. Reads only.
+
+    Raises:
+        UnknownSchema: it has not; says what differs.
+        apsw.Error: the database could not be read.
+    """
+    if problem := schema_problem(connection):
+        raise UnknownSchema(problem)
+    if rows(connection, "PRAGMA user_version")[0][0] != SCHEMA_VERSION:
+        raise UnknownSchema("it is empty, and nothing can be reconciled in it")
+    found = {(name, kind): sql for name, kind, sql in rows(connection, _OBJECTS)}
+    known = _known_objects()
+    missing = sorted(name for name, kind in known.keys() - found.keys())
+    changed = sorted(key[0] for key in known.keys() & found.keys() if known[key] != found[key])
+    for names, what in ((missing, "are missing"), (changed, "were defined otherwise")):
+        if names:
+            raise UnknownSchema(f"{', '.join(names)} {what}")
+
+
+def require_sound(connection: apsw.Connection) -> None:
+    """
+    Return if pages, indexes, rows and references are as SQLite and the schema demand.
+
+    Reads only, and a signal can end it early. SQLite drops CHECK constraints where a database is
+    opened for reading only, ``PRAGMA integrity_check`` included; so they are checked apart.
+
+    Raises:
+        DamagedDatabase: something is not.
+        apsw.Error: the database could not be read.
+    Cost: Linear, with sorting; a few seconds for a million jobs with as many runs.
+    Source: https://www.sqlite.org/pragma.html#pragma_integrity_check; sqlite3AddCheckConstraint in
+        SQLite's src/build.c, for what is dropped.
+    """
+    connection.set_progress_handler(_go_on, _STEPS, id=require_sound)
+    try:
+        for problems in (_damaged_pages, _broken_checks, _missing_parents):
+            if found := problems(connection):
+                raise DamagedDatabase(tuple(found))
+    except apsw.CorruptError as error:
+        raise DamagedDatabase((str(error),)) from error
+    finally:
+        connection.set_progress_handler(None, id=require_sound)
+
+
+def _damaged_pages(connection: apsw.Connection) -> list[str]:
+    answers = rows(connection, f"PRAGMA integrity_check({_SHOWN_MAX})")
+    return [] if answers == [("ok",)] else [str(answer) for (answer,) in answers]
+
+
+def _broken_checks(connection: apsw.Connection) -> list[str]:
+    found: list[str] = []
+    for table, checks in _checks().items():
+        broken = " ".join(f"WHEN NOT ({check}) THEN '{name}'" for name, check in checks)
+        rows_found = rows(
+            connection,
+            f"SELECT rowid, CASE {broken} END AS broken FROM {table} "
+            f"WHERE broken IS NOT NULL LIMIT {_SHOWN_MAX}",
+        )
+        found += [f"row {row_id} of {table} breaks {name}" for row_id, name in rows_found]
+    return found[:_SHOWN_MAX]
+
+
+def _missing_parents(connection: apsw.Connection) -> list[str]:
+    # As a function, since only a SELECT can be limited.
+    orphans = rows(
+        connection,
+        f'SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT {_SHOWN_MAX}',
+    )
+    return [
+        f"row {row_id} of {table} belongs to a row of {parent} that is missing"
+        for table, row_id, parent in orphans
+    ]
+
+
+@cache
+def _checks() -> dict[str, list[tuple[str, str]]]:
+    """Return the named CHECK constraints of each table of the schema."""
+    checks: dict[str, list[tuple[str, str]]] = {}
+    for table in re.finditer(r"(?ms)^CREATE TABLE (\w+) \((.*?)^\) STRICT;", SCHEMA_SQL):
+        for found in re.finditer(r"CONSTRAINT (\w+) CHECK \(", table[2]):
+            check = _up_to_its_end(table[2][found.end() :])
+            checks.setdefault(table[1], []).append((found[1], check))
+    return checks
+
+
+def _up_to_its_end(sql: str) -> str:
+    """Return what stands before the parenthesis that closes one opened before *sql*."""
+    depth = 1
+    for at, character in enumerate(sql):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth == 0:
+            return sql[:at]
+    raise AssertionError("the schema's parentheses are not balanced")
+
+
+def _go_on() -> bool:
+    """Run as Python, so that a pending signal is heard in the midst of a long statement."""
+    return False
+
+
+@cache
+def _known_objects() -> dict[tuple[str, str], str]:
+    reference = apsw.Connection(":memory:")
+    try:
+        rows(reference, SCHEMA_SQL)
+        return {(name, kind): sql for name, kind, sql in rows(reference, _OBJECTS)}
+    finally:
+        reference.close()
