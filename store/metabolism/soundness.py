@@ -18,7 +18,7 @@ from store.metabolism.schema import SCHEMA_SQL, SCHEMA_VERSION
 from store.metabolism.storage import schema_problem
 from store.sqlite import rows
 
-__all__ = ["DamagedDatabase", "require_runtime", "require_sound"]
+__all__ = ["DamagedDatabase", "EmptyDatabase", "require_runtime", "require_sound"]
 
 _SHOWN_MAX: Final = 3
 _STEPS: Final = 200_000
@@ -41,6 +41,18 @@ class DamagedDatabase(MetabolismError):
         self.problems = problems
 
 
+class EmptyDatabase(MetabolismError):
+    """
+    There is nothing in the database, so nothing can be said of a runtime.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the database is empty: no runtime wrote to it, or its -wal file was left behind; name "
+            "the file that the runtime used, with the files beside it."
+        )
+
+
 def require_runtime(connection: apsw.Connection) -> None:
     """
     Return if the database has this runtime's tables, indexes and triggers as they were made.
@@ -48,20 +60,20 @@ def require_runtime(connection: apsw.Connection) -> None:
     Objects besides them are left to whoever added them. Reads only.
 
     Raises:
-        UnknownSchema: it has not; says what differs.
+        EmptyDatabase: it has nothing at all.
+        UnknownSchema: it has something else; says what differs.
         apsw.Error: the database could not be read.
     """
     if problem := schema_problem(connection):
         raise UnknownSchema(problem)
     if rows(connection, "PRAGMA user_version")[0][0] != SCHEMA_VERSION:
-        raise UnknownSchema("it is empty, and nothing can be reconciled in it")
+        raise EmptyDatabase
     found = {(name, kind): sql for name, kind, sql in rows(connection, _OBJECTS)}
-    known = _known_objects()
-    missing = sorted(name for name, kind in known.keys() - found.keys())
-    changed = sorted(key[0] for key in known.keys() & found.keys() if known[key] != found[key])
-    for names, what in ((missing, "are missing"), (changed, "were defined otherwise")):
-        if names:
-            raise UnknownSchema(f"{', '.join(names)} {what}")
+    changed = sorted(
+        name for (name, kind), sql in _known_objects().items() if found.get((name, kind)) != sql
+    )
+    if changed:
+        raise UnknownSchema(f"it defines {', '.join(changed)} otherwise")
 
 
 def require_sound(connection: apsw.Connection) -> None:
@@ -91,7 +103,10 @@ def require_sound(connection: apsw.Connection) -> None:
 
 def _damaged_pages(connection: apsw.Connection) -> list[str]:
     answers = rows(connection, f"PRAGMA integrity_check({_SHOWN_MAX})")
-    return [] if answers == [("ok",)] else [str(answer) for (answer,) in answers]
+    if answers == [("ok",)]:
+        return []
+    lines = [line for (answer,) in answers for line in str(answer).splitlines()]
+    return [line for line in lines if not line.startswith("***")][:_SHOWN_MAX] or lines
 
 
 def _broken_checks(connection: apsw.Connection) -> list[str]:
