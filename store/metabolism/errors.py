@@ -5,10 +5,14 @@ What the runtime raises on purpose, all under `MetabolismError`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
+
+import apsw
 
 from store.errors import StoreError
 
 __all__ = [
+    "DatabaseBusy",
     "JobIsTerminal",
     "JobMissing",
     "LogRefused",
@@ -22,16 +26,52 @@ __all__ = [
     "RunIsCompleted",
     "RunMissing",
     "StaleClaim",
+    "TransactionOpen",
     "UnknownClaimEventKind",
     "UnknownJobState",
     "UnknownSchema",
 ]
+
+_SHOWN_MAX: Final = 200
 
 
 class MetabolismError(StoreError):
     """
     Root of everything that the runtime raises on purpose. Nothing was written.
     """
+
+
+class DatabaseBusy(MetabolismError, apsw.BusyError):
+    """
+    Another connection held the write lock for the whole busy timeout.
+
+    Attributes:
+        path: The database.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"path={path!r} was locked by another connection for the whole busy timeout; expected "
+            "transactions of milliseconds. Nothing was written: try again, or look for a process "
+            "that keeps a transaction open."
+        )
+        self.path = path
+
+
+class TransactionOpen(MetabolismError):
+    """
+    An operation was called inside a transaction of its connection, which it cannot commit.
+
+    Attributes:
+        path: The database.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"path={path!r} has a transaction open on this connection; every operation is a "
+            "transaction of its own. End the open one first, or give each thread a connection."
+        )
+        self.path = path
 
 
 class UnknownSchema(MetabolismError):
@@ -56,15 +96,15 @@ class NotText(MetabolismError):
 
     Attributes:
         name: The argument.
-        value: What was given.
+        value: What was given, or its text where it is no plain value.
     """
 
     def __init__(self, name: str, value: object) -> None:
         super().__init__(
-            f"{name}={value!r} must be a non-empty text without NUL and lone surrogates."
+            f"{name}={_shown(value)} must be a non-empty text without NUL and lone surrogates."
         )
         self.name = name
-        self.value = value
+        self.value = _kept(value)
 
 
 class NotAnInteger(MetabolismError):
@@ -73,13 +113,13 @@ class NotAnInteger(MetabolismError):
 
     Attributes:
         name: The argument.
-        value: What was given.
+        value: What was given, or its text where it is no plain value.
     """
 
     def __init__(self, name: str, value: object) -> None:
-        super().__init__(f"{name}={value!r} must be an integer of 64 bits.")
+        super().__init__(f"{name}={_shown(value)} must be an integer of 64 bits.")
         self.name = name
-        self.value = value
+        self.value = _kept(value)
 
 
 class OutOfRange(MetabolismError):
@@ -119,12 +159,12 @@ class UnknownJobState(MetabolismError):
     A text names no state of a job.
 
     Attributes:
-        state: What was given.
+        state: What was given, or its text where it is no plain value.
     """
 
     def __init__(self, state: object, known: Iterable[str]) -> None:
-        super().__init__(f"state={state!r} must be one of {', '.join(known)}.")
-        self.state = state
+        super().__init__(f"state={_shown(state)} must be one of {', '.join(known)}.")
+        self.state = _kept(state)
 
 
 class UnknownClaimEventKind(MetabolismError):
@@ -132,12 +172,12 @@ class UnknownClaimEventKind(MetabolismError):
     A text names no kind of event.
 
     Attributes:
-        kind: What was given.
+        kind: What was given, or its text where it is no plain value.
     """
 
     def __init__(self, kind: object, known: Iterable[str]) -> None:
-        super().__init__(f"kind={kind!r} must be one of {', '.join(known)}.")
-        self.kind = kind
+        super().__init__(f"kind={_shown(kind)} must be one of {', '.join(known)}.")
+        self.kind = _kept(kind)
 
 
 class OnlyByClaim(MetabolismError):
@@ -264,3 +304,19 @@ class LogRefused(MetabolismError):
         super().__init__(f"launch log path={path!r}: {problem}")
         self.path = path
         self.problem = problem
+
+
+def _shown(value: object) -> str:
+    """Return the text of anything, however large or broken, on one line of a message."""
+    try:
+        text = repr(value)
+    except Exception:
+        # An integer of thousands of digits has no text, and another object's may raise anything.
+        return f"<{type(value).__qualname__} without a text>"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+
+
+def _kept(value: object) -> object:
+    """Return *value* where any process can unpickle it, and its text otherwise."""
+    is_plain = value is None or type(value) in (bool, int, float, str, bytes)
+    return value if is_plain else _shown(value)
