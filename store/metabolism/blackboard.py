@@ -16,7 +16,8 @@ import apsw
 from store.metabolism.arguments import integer, json_object, text
 from store.metabolism.errors import NotAnAssertion, UnknownClaimEventKind
 from store.metabolism.records import ClaimEvent, ClaimEventKind
-from store.sqlite import immediate, rows
+from store.metabolism.transactions import immediate
+from store.sqlite import rows
 
 __all__ = ["Projection", "append_claim_event", "build_blackboard_projection"]
 

@@ -26,7 +26,8 @@ from store.metabolism.errors import (
     UnknownJobState,
 )
 from store.metabolism.records import TERMINAL_STATES, Job, JobState
-from store.sqlite import immediate, rows
+from store.metabolism.transactions import immediate
+from store.sqlite import rows
 
 __all__ = [
     "LEASE_NS",
@@ -62,7 +63,8 @@ _CLAIM = """UPDATE jobs SET state = 'claimed', claim_owner = ?, claim_expires_at
   ORDER BY priority, created_at_ns, job_id LIMIT 1) RETURNING *"""
 
 _RENEW = """UPDATE jobs SET claim_expires_at_ns = ?, updated_at_ns = ?
- WHERE job_id = ? AND state IN ('claimed', 'running') AND attempts = ? RETURNING *"""
+ WHERE job_id = ? AND state IN ('claimed', 'running') AND claim_owner IS NOT NULL
+ AND attempts = ? RETURNING *"""
 
 # What reconcile shows is left alone: a running job without a run or whose newest run has ended, and
 # a claimed one over an ended run of this very claim.
@@ -137,7 +139,7 @@ def claim_next_job(
     Cost: Waiting jobs that are more urgent and not yet due are passed one by one.
     """
     text("owner", owner)
-    until = integer("now_ns + lease_ns", integer("now_ns", now_ns, least=0) + lease_ns)
+    until = _lapse(lease_ns, now_ns=now_ns)
     with immediate(connection):
         claimed = rows(connection, _CLAIM, (owner, until, now_ns, now_ns))
     return Job._make(claimed[0]) if claimed else None
@@ -151,9 +153,10 @@ def renew_claim(
 
     Raises: StaleClaim: the job is not held under this claim any more.
     """
-    until = integer("now_ns + lease_ns", integer("now_ns", now_ns, least=0) + lease_ns)
+    until = _lapse(lease_ns, now_ns=now_ns)
+    held = (integer("job_id", claim.job_id), integer("attempts", claim.attempts))
     with immediate(connection):
-        renewed = rows(connection, _RENEW, (until, now_ns, claim.job_id, claim.attempts))
+        renewed = rows(connection, _RENEW, (until, now_ns, *held))
         if not renewed:
             raise stale(connection, claim.job_id, claim.attempts)
     return Job._make(renewed[0])
@@ -251,3 +254,9 @@ def stale(connection: apsw.Connection, job_id: int, attempt: int) -> StaleClaim:
     under = f" under claim number {job.attempts}, of {job.claim_owner!r}" if is_held else ""
     found = f"it is {job.state}{under}"
     return StaleClaim(job_id, attempt, found)
+
+
+def _lapse(lease_ns: int, *, now_ns: int) -> int:
+    """Return the moment until which a lease lives that is given now."""
+    integer("now_ns", now_ns, least=0)
+    return integer("now_ns + lease_ns", now_ns + integer("lease_ns", lease_ns))

@@ -14,7 +14,8 @@ from store.metabolism.arguments import integer, text
 from store.metabolism.errors import RunIsCompleted, RunMissing
 from store.metabolism.queue import job_by_id, move, stale
 from store.metabolism.records import Job, JobState, Run
-from store.sqlite import immediate, rows
+from store.metabolism.transactions import immediate
+from store.sqlite import rows
 
 __all__ = ["complete_run", "latest_run_for_job", "start_run"]
 
@@ -44,6 +45,8 @@ def start_run(
     """
     if log_path is not None:
         text("log_path", log_path)
+    integer("job_id", claim.job_id)
+    integer("attempts", claim.attempts)
     integer("now_ns", now_ns, least=0)
     with immediate(connection):
         held = (JobState.CLAIMED, claim.attempts)
@@ -77,6 +80,7 @@ def complete_run(
             What the run did can still be recorded without *finalize_job*.
         NotAnInteger, OutOfRange: an argument, named by the error.
     """
+    integer("run_id", run.run_id)
     integer("return_code", return_code)
     integer("now_ns", now_ns, least=0)
     with immediate(connection):
