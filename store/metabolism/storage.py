@@ -10,6 +10,7 @@ Source: https://www.sqlite.org/pragma.html#pragma_synchronous, for what NORMAL k
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ from typing import Final
 import apsw
 
 from store import durability, sqlite
-from store.metabolism.errors import UnknownSchema
+from store.metabolism.errors import DatabaseBusy, UnknownSchema
 from store.metabolism.schema import SCHEMA_SQL, SCHEMA_VERSION
 
 __all__ = ["SETTINGS", "TABLES", "connect", "ensure_schema", "schema_problem"]
@@ -40,28 +41,35 @@ def connect(path: Path) -> apsw.Connection:
     Durable: after success: the file's name; its content as far as NORMAL goes. After an error or
         a crash inside: an empty database, or a whole one.
     Raises:
-        UnknownSchema: the database is not the runtime's; it is as it was.
-        store.sqlite.CannotOpen: the file cannot be opened or made there.
+        UnknownSchema: the database is not the runtime's; its file and its WAL are as they were,
+            except that SQLite plays back a rollback journal that a dead writer left.
+        DatabaseBusy: another process held the database for the whole busy timeout.
+        store.sqlite.CannotOpen: the file cannot be opened for writing, or made there.
         store.sqlite.SettingRefused: this file system cannot hold a WAL.
         store.durability.SyncFailed: the folder could not be synced.
-        apsw.BusyError: another process held the database for the whole busy timeout.
+        apsw.Error: SQLite's own: the disk is full or fails, or the file is damaged.
     """
-    path = path.parent.resolve() / path.name
-    is_new = not path.exists()
-    connection = sqlite.connect(path, create=True)
+    path, connection, had_wal = _opened(path)
     try:
+        # Closing the last connection would move a WAL's content into a file that is perhaps not
+        # ours.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(had_wal))
         sqlite.apply_local(connection, SETTINGS)
-        if problem := schema_problem(connection):
-            raise UnknownSchema(problem)
+        is_empty = _is_empty(connection, path)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         _turn_to_wal(connection)
-        if is_new:
+        if is_empty:
+            # Not only where this process made the file: whoever did may have died since.
             durability.sync_directory(path.parent)
         ensure_schema(connection)
-    except apsw.NotADBError as error:
+    except BaseException as error:
         connection.close()
-        raise UnknownSchema(str(error)) from error
-    except BaseException:
-        connection.close()
+        if isinstance(error, apsw.NotADBError):
+            raise UnknownSchema(str(error)) from error
+        if isinstance(error, apsw.BusyError):
+            raise DatabaseBusy(str(path)) from error
+        if isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError)):
+            raise sqlite.CannotOpen(path, str(error)) from error
         raise
     return connection
 
@@ -88,21 +96,45 @@ def schema_problem(connection: apsw.Connection) -> str | None:
 
     Reads only. A database that this returns None for may still be empty: see ``user_version``.
     """
-    version = _version(connection)
-    found = [
-        str(name)
-        for (name,) in sqlite.rows(
-            connection,
-            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%'"
-            " ESCAPE '\\' ORDER BY name",
-        )
-    ]
+    # One statement sees one moment. In two, a first opener could create the schema in between.
+    seen = sqlite.rows(
+        connection,
+        "SELECT user_version, type, name FROM pragma_user_version LEFT JOIN sqlite_schema"
+        " ON name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name",
+    )
+    version = int(seen[0][0])
+    found = {(str(kind), str(name)) for _, kind, name in seen if name is not None}
     if version not in (0, SCHEMA_VERSION):
         return f"user_version is {version}, and {SCHEMA_VERSION} is known"
-    if version == 0 and found:
-        return f"it holds the tables {', '.join(found)} and has no user_version"
-    missing = sorted(set(TABLES) - set(found)) if version else []
-    return f"the tables {', '.join(missing)} are missing" if missing else None
+    if version == 0:
+        names = ", ".join(sorted(name for _, name in found))
+        return f"it holds {names} and has no user_version" if found else None
+    made = re.findall(r"^CREATE (?:UNIQUE )?(TABLE|INDEX|TRIGGER) (\w+)", SCHEMA_SQL, re.MULTILINE)
+    missing = sorted(name for kind, name in made if (kind.lower(), name) not in found)
+    return f"{', '.join(missing)} are missing" if missing else None
+
+
+def _opened(path: Path) -> tuple[Path, apsw.Connection, bool]:
+    """Return *path* with its folder resolved, its connection, and whether a WAL lay beside it."""
+    try:
+        path = path.parent.resolve() / path.name
+        had_wal = path.with_name(f"{path.name}-wal").exists()
+        return path, sqlite.connect(path, create=True), had_wal
+    except (OSError, RuntimeError, ValueError) as error:
+        raise sqlite.CannotOpen(path, str(error)) from error
+
+
+def _is_empty(connection: apsw.Connection, path: Path) -> bool:
+    """Return whether the schema is still to be made; refuse a file that is not to be written."""
+    if problem := schema_problem(connection):
+        raise UnknownSchema(problem)
+    if connection.readonly("main"):
+        raise sqlite.CannotOpen(path, "it can be read only, and every operation writes")
+    if _version(connection):
+        return False
+    if path.stat().st_size == 1:
+        raise UnknownSchema("it is one byte long, which SQLite takes for empty")
+    return True
 
 
 def _version(connection: apsw.Connection) -> int:
