@@ -1,0 +1,277 @@
+"""
+The command line of the metabolism runtime: two commands that change nothing.
+
+Exit codes: 0 healthy, or every fixture passed; 1 a person must review, or a fixture failed; 2 there
+was nothing that could be judged. Whatever goes wrong is one paragraph, never a traceback. Heavy
+imports wait until a command needs them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from store.metabolism.plain_text import printable
+
+if TYPE_CHECKING:
+    from store.metabolism.reconciliation import Survey
+
+__all__ = ["EXIT_REFUSED", "Refused", "metabolism"]
+
+_Stream = TypeVar("_Stream", bound=IO[Any])
+
+EXIT_REFUSED: Final = 2
+"""Nothing could be judged."""
+
+_EXIT_REVIEW: Final = 1
+_LIMIT: Final = 20
+
+
+class Refused(click.ClickException):
+    """
+    Nothing could be judged; the message says why and what to do.
+    """
+
+    exit_code = EXIT_REFUSED
+
+
+def _moment(context: click.Context, option: click.Parameter, given: str | None) -> int:
+    from store.metabolism.moments import parse_moment
+
+    return time.time_ns() if given is None else _parsed(parse_moment, given)
+
+
+def _seconds(context: click.Context, option: click.Parameter, given: str) -> int:
+    from store.metabolism.moments import parse_seconds
+
+    return _parsed(parse_seconds, given)
+
+
+def _parsed(parse: Callable[[str], int], given: str) -> int:
+    try:
+        return parse(given)
+    except ValueError as error:
+        raise click.BadParameter(printable(str(error))) from error
+
+
+@click.group()
+def metabolism() -> None:
+    """Look at the durable record of a metabolism runtime; nothing is ever changed."""
+
+
+@metabolism.command()
+@click.argument("database", metavar="DB", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one finding a line.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"Show the first N findings.  [default: {_LIMIT}, and all with --json]",
+)
+@click.option(
+    "--stale-after",
+    "stale_after_ns",
+    callback=_seconds,
+    default="600",
+    show_default=True,
+    metavar="SECONDS",
+    help="A launch log that was last written longer ago shows no life.",
+)
+@click.option(
+    "--now",
+    "now_ns",
+    callback=_moment,
+    metavar="TIME",
+    help="Judge at this moment: ISO 8601 (UTC without a zone), or nanoseconds since 1970.",
+)
+@click.option(
+    "--logs",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Where relative log paths begin.  [default: the folder of DB]",
+)
+def reconcile(
+    database: Path,
+    as_json: bool,
+    limit: int | None,
+    stale_after_ns: int,
+    now_ns: int,
+    logs: Path | None,
+) -> int:
+    """
+    Say which rows of DB, the database of a dead runtime, contradict each other.
+
+    The worst come first, each with what was expected, what was seen and why a person must decide.
+    Nothing is repaired, and no byte of DB is changed. Exit code 0: healthy; 1: a person must
+    look; 2: DB cannot be judged.
+    """
+    from store.at_rest import open_at_rest
+    from store.metabolism.reconciliation import survey
+    from store.metabolism.soundness import require_runtime, require_sound
+
+    with _explained(database), ExitStack() as stack:
+        real = Path(os.path.realpath(database))  # Path.resolve raises on a loop of links
+        folder = real.parent if logs is None else logs.resolve()
+        with open_at_rest(database) as connection:
+            require_runtime(connection)
+            require_sound(connection)
+            found = stack.enter_context(
+                survey(connection, folder=folder, now_ns=now_ns, stale_after_ns=stale_after_ns)
+            )
+        # Only now is it known that the database stayed what it was.
+        if as_json:
+            _write(_json_text(found, limit))
+        else:
+            _show(found, _LIMIT if limit is None else limit, real, folder)
+        return _EXIT_REVIEW if found.summary.finding_count else 0
+
+
+@metabolism.command("evaluate-fixtures")
+@click.option(
+    "--input",
+    "folder",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="The folder of the cases, *.json.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole record as JSON.")
+def evaluate_fixtures(folder: Path, as_json: bool) -> int:
+    """
+    Play every case in DIR and compare what happens with what it expects.
+
+    Exit code 0: there is a case and every one met its expectation; 1: not so; 2: DIR cannot be
+    used.
+    """
+    from store.metabolism.errors import MetabolismError
+    from store.metabolism.fixtures import evaluate_fixture_dir
+
+    try:
+        record = evaluate_fixture_dir(folder)
+    except MetabolismError as error:
+        raise Refused(printable(str(error))) from error
+    if as_json:
+        _write([json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False), "\n"])
+    else:
+        _write(f"{line}\n" for line in _case_lines(record))
+    return 0 if record["status"] == "pass" else 1
+
+
+@contextmanager
+def _explained(database: Path) -> Iterator[None]:
+    """Turn whatever a strange database can cause into one paragraph."""
+    import apsw
+
+    from store.errors import StoreError
+    from store.metabolism.errors import MetabolismError
+    from store.sqlite import SqliteError
+
+    name = printable(str(database))
+    try:
+        yield
+    except click.ClickException:
+        raise
+    except MetabolismError as error:
+        raise Refused(f"{name}: {printable(str(error))}") from error
+    except (StoreError, SqliteError) as error:
+        raise Refused(printable(str(error))) from error
+    except apsw.NotADBError as error:
+        raise Refused(
+            f"{name} is not an SQLite database; name the file that the runtime wrote to."
+        ) from error
+    except apsw.CorruptError as error:
+        raise Refused(
+            f"{name} is damaged: {printable(str(error))}. Nothing in it can be relied on; keep it "
+            "as it is, and restore it from a backup or recover a copy."
+        ) from error
+    except apsw.FullError as error:
+        raise Refused(
+            f"{name}: no room for the temporary file in which findings are sorted; name a folder "
+            "with room in SQLITE_TMPDIR."
+        ) from error
+    except apsw.Error as error:
+        raise Refused(f"{name} could not be read: {printable(str(error))}.") from error
+    except OSError as error:
+        raise Refused(
+            f"{name} could not be read: {printable(error.strerror or str(error))}."
+        ) from error
+
+
+def _json_text(found: Survey, limit: int | None) -> Iterator[str]:
+    """Yield the document of `Reconciliation.to_json` piece by piece, one finding a line."""
+    members = {**found.summary.to_json(), "findings": None}
+    for at, name in enumerate(sorted(members)):
+        yield f"{',' if at else '{'}\n  {json.dumps(name)}: "
+        if name != "findings":
+            yield json.dumps(members[name], sort_keys=True)
+            continue
+        count = 0
+        for count, finding in enumerate(found.findings(limit=limit), start=1):
+            line = json.dumps(finding.to_json(), sort_keys=True)
+            yield f"{'[' if count == 1 else ','}\n    {line}"
+        yield "\n  ]" if count else "[]"
+    yield "\n}\n"
+
+
+def _show(found: Survey, limit: int, database: Path, folder: Path) -> None:
+    from store.metabolism.findings_table import open_console, print_reconciliation
+
+    with _output(sys.stdout) as stream:
+        console = open_console(stream)
+        print_reconciliation(
+            console,
+            found.summary,
+            found.findings(limit=limit),
+            database=database,
+            folder=folder,
+        )
+
+
+def _case_lines(record: Mapping[str, Any]) -> Iterator[str]:
+    cases = record.get("cases", [])
+    for case in cases:
+        verdict = "pass" if case["met"] else "FAIL"
+        status = f"expected {case['expected_status']}, observed {case['observed_status']}"
+        yield f"{verdict}  {printable(str(case['case']))}: {status}"
+        for wrong in case["mismatches"]:
+            what = f"expected {wrong['expected']!r}, observed {wrong['observed']!r}"
+            yield f"      {printable(str(wrong['place']))}: {printable(what)}"
+    yield f"{record['status']}: {len(cases)} {'case' if len(cases) == 1 else 'cases'}"
+
+
+def _write(pieces: Iterable[str]) -> None:
+    """Print as UTF-8, whatever the locale says, since JSON is."""
+    with _output(sys.stdout.buffer) as stream:
+        for piece in pieces:
+            stream.write(piece.encode("utf-8", "backslashreplace"))
+
+
+@contextmanager
+def _output(stream: _Stream) -> Iterator[_Stream]:
+    """
+    Print within this block to standard output, which is flushed after it.
+
+    Where nobody reads it any more the rest goes nowhere, and what was found keeps its exit code.
+    """
+    try:
+        yield stream
+        stream.flush()
+    except BrokenPipeError:
+        _silence(stream)
+    except OSError as error:
+        _silence(stream)
+        raise Refused(f"the answer could not be written: {error.strerror}.") from error
+
+
+def _silence(stream: IO[Any]) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
