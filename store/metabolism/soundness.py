@@ -8,6 +8,8 @@ missing. So a database is compared with the schema and checked by SQLite before 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Final
 
@@ -60,18 +62,18 @@ def require_runtime(connection: apsw.Connection) -> None:
     Objects besides them are left to whoever added them. Reads only.
 
     Raises:
+        DamagedDatabase: its schema cannot be read.
         EmptyDatabase: it has nothing at all.
         UnknownSchema: it has something else; says what differs.
         apsw.Error: the database could not be read.
     """
-    if problem := schema_problem(connection):
-        raise UnknownSchema(problem)
-    if rows(connection, "PRAGMA user_version")[0][0] != SCHEMA_VERSION:
-        raise EmptyDatabase
-    found = {(name, kind): sql for name, kind, sql in rows(connection, _OBJECTS)}
-    changed = sorted(
-        name for (name, kind), sql in _known_objects().items() if found.get((name, kind)) != sql
-    )
+    with _damage_named():
+        if problem := schema_problem(connection):
+            raise UnknownSchema(problem)
+        if rows(connection, "PRAGMA user_version")[0][0] != SCHEMA_VERSION:
+            raise EmptyDatabase
+        found = {(name, kind): sql for name, kind, sql in rows(connection, _OBJECTS)}
+    changed = sorted(key[0] for key, sql in _known_objects().items() if found.get(key) != sql)
     if changed:
         raise UnknownSchema(f"it defines {', '.join(changed)} otherwise")
 
@@ -92,13 +94,23 @@ def require_sound(connection: apsw.Connection) -> None:
     """
     connection.set_progress_handler(_go_on, _STEPS, id=require_sound)
     try:
-        for problems in (_damaged_pages, _broken_checks, _missing_parents):
-            if found := problems(connection):
-                raise DamagedDatabase(tuple(found))
-    except apsw.CorruptError as error:
-        raise DamagedDatabase((str(error),)) from error
+        with _damage_named():
+            for problems in (_damaged_pages, _broken_checks, _missing_parents):
+                if found := problems(connection):
+                    raise DamagedDatabase(tuple(found))
     finally:
         connection.set_progress_handler(None, id=require_sound)
+
+
+@contextmanager
+def _damage_named() -> Iterator[None]:
+    """Call damaged what SQLite cannot read, and what is text without being one."""
+    try:
+        yield
+    except apsw.CorruptError as error:
+        raise DamagedDatabase((str(error),)) from error
+    except UnicodeDecodeError as error:
+        raise DamagedDatabase((f"{bytes(error.object[:40])!r}... is no text",)) from error
 
 
 def _damaged_pages(connection: apsw.Connection) -> list[str]:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from store.metabolism.errors import MetabolismError
-from store.metabolism.fixture_cases import OPERATIONS, SECONDS_MAX, parse_case
-from store.metabolism.fixture_checks import FixtureError, Reference
-from store.metabolism.fixture_files import SIZE_MAX, read_fixture_dir
-from store.metabolism.fixture_steps import STEPS
+from store.metabolism.fixtures.cases import OPERATIONS, SECONDS_MAX, parse_case
+from store.metabolism.fixtures.checks import FixtureError, Reference
+from store.metabolism.fixtures.files import SIZE_MAX, read_fixture_dir
+from store.metabolism.fixtures.steps import STEPS
 
 
 def document(*steps: dict[str, Any], **changed: Any) -> dict[str, Any]:

@@ -17,13 +17,13 @@ import pytest
 
 from store import canonical
 from store.metabolism import fixtures
-from store.metabolism.fixture_cases import OPERATIONS, parse_case
-from store.metabolism.fixture_checks import FixtureError, Reader
-from store.metabolism.fixture_expectations import THE_END
 from store.metabolism.fixtures import evaluate_case, evaluate_fixture_dir
+from store.metabolism.fixtures.cases import OPERATIONS, parse_case
+from store.metabolism.fixtures.checks import FixtureError, Reader
+from store.metabolism.fixtures.expectations import THE_END
 
 PACKAGE = Path(fixtures.__file__).parent
-SHIPPED = PACKAGE / "fixtures"
+SHIPPED = PACKAGE / "shipped"
 PINNED = Path(__file__).with_name("shipped_record.json")
 REPOSITORY = PACKAGE.parents[1]
 
@@ -169,8 +169,8 @@ def test_the_shipped_record_is_pinned(record: dict[str, Any]) -> None:
     the domain of canonical JSON."""
     printed = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     assert PINNED.read_text(encoding="utf-8") == printed, (
-        "If the new record is right, keep it: python -m store.metabolism evaluate-fixtures "
-        "--input store/metabolism/fixtures --json > tests/store/metabolism/shipped_record.json"
+        "If the new record is right, keep it: python -m store.metabolism evaluate-fixtures --input "
+        "store/metabolism/fixtures/shipped --json > tests/store/metabolism/shipped_record.json"
     )
     assert canonical.decode(canonical.encode(record)) == record
 
@@ -378,7 +378,7 @@ def test_nothing_is_left_of_a_case_that_was_stopped(tmp_path: Path, stop: str, c
 FULL = """
 import resource, sys
 from pathlib import Path
-from store.metabolism.fixture_cases import parse_case
+from store.metabolism.fixtures.cases import parse_case
 from store.metabolism.fixtures import evaluate_case
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from store.metabolism.errors import MetabolismError
-from store.metabolism.fixture_cases import OPERATIONS, parse_case
 from store.metabolism.fixtures import (
     CaseResult,
     FixtureError,
@@ -18,6 +17,7 @@ from store.metabolism.fixtures import (
     evaluate_case,
     evaluate_fixture_dir,
 )
+from store.metabolism.fixtures.cases import OPERATIONS, parse_case
 
 STALE = "running_job_stale_launch_log"
 

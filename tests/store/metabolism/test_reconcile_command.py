@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -411,6 +412,29 @@ def test_what_cannot_be_judged_is_one_paragraph(
     assert REFUSED[build] in answer.err
     assert "Traceback" not in answer.err
     assert _state(path.parent) == before
+
+
+@pytest.mark.slow
+def test_no_damage_ends_in_a_traceback(run: Run, world: HeldWorld) -> None:
+    """Bytes changed anywhere, in the schema too, give an answer or one paragraph."""
+    _several(world, 60)
+    path = _closed(world)
+    whole = path.read_bytes()
+    codes = []
+    chance = random.Random(7)
+    for _ in range(200):
+        data = bytearray(whole)
+        for _ in range(chance.choice((1, 3, 20))):
+            data[chance.randrange(100, len(data))] = chance.randrange(256)
+        path.write_bytes(data)
+        answer = run("reconcile", path, "--now", NOW)
+        codes.append(answer.code)
+        assert answer.err.count("\n") == (answer.code == 2)
+        assert "Traceback" not in answer.err
+    assert set(codes) == {1, 2}
+    path.write_bytes(whole.replace(b"CONSTRAINT jobs_kind", b"CONSTRAINT job\xff_kind"))
+    damaged = run("reconcile", path, "--now", NOW)
+    assert (damaged.code, "is no text" in damaged.err) == (2, True)
 
 
 @pytest.mark.parametrize(
