@@ -25,7 +25,7 @@ from store.metabolism.fixtures.expectations import THE_END
 PACKAGE = Path(fixtures.__file__).parent
 SHIPPED = PACKAGE / "shipped"
 PINNED = Path(__file__).with_name("shipped_record.json")
-REPOSITORY = PACKAGE.parents[1]
+REPOSITORY = PACKAGE.parents[2]
 
 COMMAND = [sys.executable, "-m", "store.metabolism", "evaluate-fixtures", "--json", "--input"]
 
@@ -220,8 +220,8 @@ def test_the_record_is_the_same_everywhere(tmp_path: Path) -> None:
 
 def test_no_module_of_the_fixtures_reads_a_clock() -> None:
     """What plays and records cases imports nothing that knows the time of day."""
-    modules = sorted(PACKAGE.glob("fixture*.py"))
-    assert len(modules) == 6
+    modules = sorted(PACKAGE.glob("*.py"))
+    assert len(modules) == 7
     for module in modules:
         imported = {
             name.partition(".")[0]
