@@ -5,8 +5,10 @@ Databases in any state, torn ones included: rows are written by SQL, past every 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
@@ -31,6 +33,11 @@ class HeldWorld:
         rows(self.connection, "PRAGMA journal_mode = WAL")
         rows(self.connection, sql)
         rows(self.connection, f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def close(self) -> Path:
+        """Close the database and return its path."""
+        self.connection.close()
+        return self.path
 
     def insert(self, table: str, **columns: object) -> None:
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
@@ -237,3 +244,44 @@ STATES: dict[Callable[[HeldWorld], None], list[str]] = {
     _log_has_a_name_that_no_file_can_have: [STALE_LOG],
 }
 """Every state that the rules tell apart, and the rules that it breaks."""
+
+
+class Answer(NamedTuple):
+    """What one command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Answer]
+
+
+def dead(world: HeldWorld) -> Path:
+    """Return the database as a runtime leaves it that was killed: with a WAL, and no process."""
+    folder = world.folder.parent / "dead"
+    shutil.copytree(world.folder, folder, symlinks=True, ignore=shutil.ignore_patterns("*-shm"))
+    assert (folder / "metabolism.sqlite3-wal").stat().st_size > 0
+    return folder / "metabolism.sqlite3"
+
+
+def several(world: HeldWorld, count: int = 3) -> None:
+    for job_id in range(1, count + 1):
+        world.job(job_id, claim_expires_at_ns=NOW - 60 * S)
+    world.job(count + 1)
+    world.run(count + 1, run_id=7, completed_at_ns=NOW - 60 * S, return_code=3)
+    world.job(count + 2, claim_expires_at_ns=NOW - 60 * S)
+    world.run(count + 2, run_id=8, log_path="logs/8.log")
+    world.log("logs/8.log", age_ns=1_200 * S)
+
+
+def state_of(folder: Path) -> dict[str, object]:
+    paths = [folder, *sorted(folder.rglob("*"))]
+    return {
+        str(path): (
+            path.lstat().st_mtime_ns,
+            path.lstat().st_ino,
+            path.read_bytes() if path.is_file() else None,
+        )
+        for path in paths
+    }
