@@ -154,7 +154,7 @@ NASTY = (
     "東京" * 300,
     "k" * 1_000_000,
     "[red]markup[/red] :smile:",
-    "' ; rm -rf x",
+    "' ; echo x",
 )
 
 

@@ -24,7 +24,7 @@ from metabolism_held_world import (
     S,
 )
 
-from store.metabolism import reconciliation, requeue_expired_jobs
+from store.metabolism import held_jobs, reconciliation, requeue_expired_jobs
 from store.metabolism.errors import NotAnInteger, OutOfRange
 from store.metabolism.finding import Rule, finding_id
 from store.metabolism.held_jobs import MalformedRow
@@ -220,9 +220,7 @@ def test_the_jobs_are_read_in_one_statement(world: HeldWorld) -> None:
 
 def test_indexes_make_it_linear(world: HeldWorld) -> None:
     """No table is scanned for each job: the plan goes through the schema's indexes."""
-    plan = rows(
-        world.connection, f"EXPLAIN QUERY PLAN {reconciliation.held_jobs.__globals__['_SQL']}"
-    )
+    plan = rows(world.connection, f"EXPLAIN QUERY PLAN {held_jobs._SQL}")
     steps = " ".join(str(row[3]) for row in plan)
     assert "idx_jobs_held" in steps
     assert "idx_runs_job" in steps
