@@ -23,5 +23,9 @@ class ZygoteDied(HarnessError):
     """A worker process of the harness ended by itself; what it printed is in the message."""
 
 
+class CommandFailed(HarnessError):
+    """A command that an installed store brings went wrong; its traceback is in the message."""
+
+
 class Hangup(BaseException):
     """The process that asked for the work is gone; end every child and leave."""

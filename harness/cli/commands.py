@@ -17,6 +17,7 @@ from rich.console import Console
 from harness import report, runner
 from harness.cli.entry import EXIT_USAGE, print_error, quiet_when_unread, silence
 from harness.cli.options import ReportFile, Seconds, Shard, empty_folder
+from harness.cli.plugins import Commands
 from harness.cli.progress import Progress, open_console, print_lines
 from harness.cli.selection import Selection, docstring_of, select, select_one
 from harness.cli.session import Session, work_folder
@@ -50,7 +51,11 @@ def _common(command: _Command) -> _Command:
     )(command)
 
 
-@click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="crashconform", prog_name="crashconform")
 def crashconform() -> None:
     """
@@ -61,7 +66,8 @@ def crashconform() -> None:
     folder, module:Class.
 
     Exit codes: 2 usage or configuration; 3 interrupted; 1 violated or hung; 3 errored;
-    5 inconclusive, diverged or nothing explored; 0 all survived.
+    5 inconclusive, diverged or nothing explored; 0 all survived. A command of an installed store
+    has exit codes of its own.
     """
 
 

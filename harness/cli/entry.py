@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Run the command and return its exit code.
 
     2 usage or configuration; 3 interrupted; 1 violated or hung; 3 errored; 5 inconclusive, diverged
-    or nothing explored; 0 all survived.
+    or nothing explored; 0 all survived. A command of an installed store has its own, but for
+    2 and 3, which mean the same: it cannot be used, and it was stopped or failed.
     """
     _never_fail_to_print()
     if not sys.platform.startswith("linux") or not hasattr(os, "fork"):
@@ -77,6 +78,8 @@ def _invoke(arguments: list[str]) -> int:
             code = crashconform.invoke(context)
     except click.exceptions.Exit as done:
         return done.exit_code
+    except click.Abort:
+        raise KeyboardInterrupt from None  # a prompt was left by Ctrl-C, or had no input
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return EXIT_USAGE
@@ -85,7 +88,7 @@ def _invoke(arguments: list[str]) -> int:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             hint = f" See {error.ctx.command_path} --help."
         print_error(error.format_message() + hint)
-        return EXIT_USAGE
+        return error.exit_code
     return code if isinstance(code, int) else 0
 
 
