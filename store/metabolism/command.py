@@ -44,13 +44,13 @@ class Refused(click.ClickException):
 
 
 def _moment(context: click.Context, option: click.Parameter, given: str | None) -> int:
-    from store.metabolism.moments import parse_moment
+    from store.metabolism.reconciliation.moments import parse_moment
 
     return time.time_ns() if given is None else _parsed(parse_moment, given)
 
 
 def _seconds(context: click.Context, option: click.Parameter, given: str) -> int:
-    from store.metabolism.moments import parse_seconds
+    from store.metabolism.reconciliation.moments import parse_seconds
 
     return _parsed(parse_seconds, given)
 
@@ -115,7 +115,7 @@ def reconcile(
     """
     from store.at_rest import open_at_rest
     from store.metabolism.reconciliation import survey
-    from store.metabolism.soundness import require_runtime, require_sound
+    from store.metabolism.reconciliation.soundness import require_runtime, require_sound
 
     with _explained(database), ExitStack() as stack:
         real = Path(os.path.realpath(database))  # Path.resolve raises on a loop of links
@@ -222,7 +222,7 @@ def _json_text(found: Survey, limit: int | None) -> Iterator[str]:
 
 
 def _show(found: Survey, limit: int, database: Path, folder: Path) -> None:
-    from store.metabolism.findings_table import open_console, print_reconciliation
+    from store.metabolism.reconciliation.table import open_console, print_reconciliation
 
     with _output(sys.stdout) as stream:
         console = open_console(stream)

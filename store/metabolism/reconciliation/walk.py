@@ -24,10 +24,10 @@ from typing import Final, TypeAlias
 import apsw
 
 from store.metabolism.arguments import integer
-from store.metabolism.finding import Finding, Rule
-from store.metabolism.finding_sorter import Contradiction, FindingSorter
-from store.metabolism.held_jobs import HeldJob, encoding, held_jobs
-from store.metabolism.log_evidence import LogEvidence, LogSeen, look_at_log
+from store.metabolism.reconciliation.finding import Finding, Rule
+from store.metabolism.reconciliation.held_jobs import HeldJob, encoding, held_jobs
+from store.metabolism.reconciliation.log_evidence import LogEvidence, LogSeen, look_at_log
+from store.metabolism.reconciliation.sorter import Contradiction, FindingSorter
 from store.metabolism.scope import CLAIM_CEILING, SCOPE_BOUNDARIES
 
 __all__ = [

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from store.metabolism.launch_log import log_file
-from store.metabolism.moments import NS_MAX
+from store.metabolism.reconciliation.moments import NS_MAX
 
 __all__ = ["LogEvidence", "LogSeen", "look_at_log"]
 
