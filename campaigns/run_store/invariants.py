@@ -18,7 +18,8 @@ from typing import Any
 
 import apsw
 
-from campaigns.run_store.observation import TABLES, Rows
+from campaigns.run_store.observation import TABLES
+from campaigns.tables import Rows
 from harness import Check, Evidence
 from store import canonical
 from store.run_store import RUN_STORE_SCHEMA_SQL, RUN_STORE_SCHEMA_VERSION, layout

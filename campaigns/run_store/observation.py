@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import apsw
-
+from campaigns.tables import Rows, dump_tables
 from store.run_store import layout
 
 TABLES = (
@@ -31,32 +30,7 @@ TABLES = (
 
 EMPTY_STORE: dict[str, Any] = {table: [] for table in TABLES}
 
-Rows = list[dict[str, Any]]
-
 
 def observe(root: Path) -> dict[str, Rows] | None:
-    """
-    Return table -> rows as objects, ordered by primary key; None where no table exists.
-
-    Tables beyond the sixteen are shown too.
-    """
-    database = layout.database_path(root)
-    if not database.exists():
-        return None
-    connection = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READWRITE)
-    try:
-        found = connection.execute(
-            "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
-        ).fetchall()
-        return {str(name): _rows(connection, str(name)) for (name,) in found} or None
-    finally:
-        connection.close()
-
-
-def _rows(connection: apsw.Connection, table: str) -> Rows:
-    about = connection.execute(f"PRAGMA table_info({table})").fetchall()
-    names = [str(column[1]) for column in about]
-    keys = {int(str(column[5])): str(column[1]) for column in about}
-    order = ", ".join(keys[place] for place in sorted(keys) if place)
-    rows = connection.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY {order}")
-    return [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
+    """Return every row of the store; tables beyond the sixteen are shown too."""
+    return dump_tables(layout.database_path(root))

@@ -1,0 +1,74 @@
+"""Claiming: the order of jobs, leases that are renewed, and claims that are stale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+
+from campaigns.metabolism.base import LEASE_NS, _MetabolismCampaign, enqueue, promise_claimed
+from harness import UNCHANGED, Run
+from store.metabolism import Job, claim_next_job, renew_claim, requeue_expired_jobs, start_run
+from store.metabolism.errors import StaleClaim
+
+KEYS = {"slow": 200, "old": 100, "young": 100, "urgent": 0}
+"""Key -> priority, oldest first; claimed in the order urgent, old, young, slow."""
+
+
+class Claiming(_MetabolismCampaign):
+    """Claim until nothing is due, renew a lease, let one lapse, and come back too late."""
+
+    def prepare(self, root: Path, run: Run) -> None:
+        super().prepare(root, run)
+        with self.opened(root) as connection:
+            for key, priority in KEYS.items():
+                enqueue(connection, run, key, priority=priority)
+
+    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+        claims = [self._claim(connection, run, key) for key in ("urgent", "old", "young", "slow")]
+        run.step("nothing is due", lambda: self._next(connection, run, "idle"), then=UNCHANGED)
+        run.sleep(LEASE_NS / 2 / 1e9)
+        self._release(run, claims[0])
+        renewed = run.step(
+            "renew",
+            lambda: renew_claim(connection, claims[0], lease_ns=LEASE_NS, now_ns=run.clock()),
+        )
+        promise_claimed(run, renewed)
+        run.sleep(LEASE_NS / 1e9 - 1)
+        run.step(
+            "give back what lapsed", lambda: requeue_expired_jobs(connection, now_ns=run.clock())
+        )
+        self._claim(connection, run, "old", again=True)
+        run.step(
+            "stale claim cannot start",
+            lambda: start_run(connection, claims[1], now_ns=run.clock()),
+            raises=StaleClaim,
+        )
+        run.step(
+            "stale claim cannot be renewed",
+            lambda: renew_claim(connection, claims[2], now_ns=run.clock()),
+            raises=StaleClaim,
+        )
+
+    def _claim(
+        self, connection: apsw.Connection, run: Run, key: str, *, again: bool = False
+    ) -> Job:
+        label = f"claim {key}{' again' if again else ''}"
+        claim = run.step(label, lambda: self._next(connection, run, f"worker of {key}"))
+        if claim is None or claim.idempotency_key != key:
+            raise AssertionError(f"{key!r} was to be claimed, and it was {claim}")
+        promise_claimed(run, claim)
+        return claim
+
+    def _next(self, connection: apsw.Connection, run: Run, owner: str) -> Job | None:
+        return claim_next_job(connection, owner=owner, lease_ns=LEASE_NS, now_ns=run.clock())
+
+    def _release(self, run: Run, claim: Job) -> None:
+        """Withdraw the promise of a lease before it is replaced by a longer one."""
+        run.withdraw(
+            "claimed",
+            job_id=claim.job_id,
+            attempt=claim.attempts,
+            owner=claim.claim_owner,
+            until=claim.claim_expires_at_ns,
+        )

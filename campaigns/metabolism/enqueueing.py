@@ -1,0 +1,56 @@
+"""Enqueueing: new keys, keys that are held, keys that are free again, and refused jobs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from campaigns.metabolism.base import LEASE_NS, _MetabolismCampaign, enqueue
+from campaigns.metabolism.invariants import BY_HAND
+from harness import UNCHANGED, Run
+from store.metabolism import Job, enqueue_job, update_job_state
+from store.metabolism.errors import MalformedJson, OutOfRange
+
+
+class Enqueueing(_MetabolismCampaign):
+    """One job of each sort, the same key while it is held and after its job has ended."""
+
+    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+        put = partial(self._put, connection, run)
+        first = put("plain")
+        run.step("the key is held", lambda: enqueue_again(connection, run, "plain"), then=UNCHANGED)
+        put("urgent", priority=0, params={"size": 3, "names": ["a", "\u00e9"]}, provider="remote")
+        put("later", not_before_ns=run.now_ns + LEASE_NS)
+        for label, refused, reason in (
+            ("negative priority", {"priority": -1}, OutOfRange),
+            ("parameters that are no JSON", {"params": {"at": b"x"}}, MalformedJson),
+        ):
+            run.step(
+                f"{label} is refused",
+                partial(enqueue_again, connection, run, "refused", **refused),
+                raises=reason,
+            )
+        ended = put("by hand", kind=BY_HAND)
+        run.step(
+            "it ends",
+            lambda: update_job_state(
+                connection, ended.job_id, "failed", last_error="given up", now_ns=run.clock()
+            ),
+        )
+        put("by hand", label="the key is free again", kind=BY_HAND)
+        assert first.job_id == 1
+
+    def _put(
+        self, connection: apsw.Connection, run: Run, key: str, label: str = "", **more: Any
+    ) -> Job:
+        return run.step(label or f"enqueue {key}", lambda: enqueue(connection, run, key, **more))
+
+
+def enqueue_again(connection: apsw.Connection, run: Run, key: str, **more: Any) -> bool:
+    """Enqueue a key and return whether that inserted a job."""
+    arguments = {"kind": "job", **more}
+    _, inserted = enqueue_job(connection, idempotency_key=key, now_ns=run.clock(), **arguments)
+    return inserted

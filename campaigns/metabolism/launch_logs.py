@@ -1,0 +1,52 @@
+"""Launch logs: made before their run, and written line by line."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import apsw
+
+from campaigns.metabolism.base import LEASE_NS, _MetabolismCampaign, enqueue, promise_claimed
+from harness import ANYTHING, Evidence, Run
+from store.metabolism import append_log, claim_next_job, create_log, start_run
+
+LOG = "logs/first/run.log"
+LINES = ("step one", "step two")
+
+
+class LaunchLogs(_MetabolismCampaign):
+    """Claim, make the log, start the run that names it, and write to it."""
+
+    def prepare(self, root: Path, run: Run) -> None:
+        super().prepare(root, run)
+        with self.opened(root) as connection:
+            enqueue(connection, run, "logged")
+
+    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+        claim = run.step(
+            "claim",
+            lambda: claim_next_job(
+                connection, owner="worker", lease_ns=LEASE_NS, now_ns=run.clock()
+            ),
+        )
+        assert claim is not None
+        promise_claimed(run, claim)
+        path = run.step("make the log", lambda: create_log(root, LOG), between=ANYTHING)
+        run.promise("logged", path=LOG, line="started")
+        run.step("start", lambda: start_run(connection, claim, log_path=LOG, now_ns=run.clock()))
+        for line in LINES:
+            run.step(f"log {line}", partial(append_log, path, line))
+            run.promise("logged", path=LOG, line=line)
+
+    def resume(self, root: Path, run: Run) -> None:
+        """Whoever lives on writes to the log that is there, before the lease has lapsed."""
+        assert run.past is not None
+        if run.past.observed["logs"].get(LOG):
+            append_log(root / LOG, "after a crash")
+            run.promise("logged", path=LOG, line="after a crash")
+        super().resume(root, run)
+
+    def promised_logged(self, root: Path, evidence: Evidence, *, path: str, line: str) -> bool:
+        """A line that was logged stays one of its own."""
+        return line in evidence.observed["logs"].get(path, "").splitlines()

@@ -1,0 +1,99 @@
+"""Giving back what lapsed leases hold, as an operation and at every start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from campaigns.metabolism.base import LEASE_NS, _MetabolismCampaign, enqueue
+from campaigns.metabolism.invariants import BY_HAND, LEFT_RUNNING
+from harness import JSON, OBSERVED, UNCHANGED, Run
+from store.metabolism import (
+    claim_next_job,
+    complete_run,
+    requeue_expired_jobs,
+    start_run,
+    update_job_state,
+)
+
+
+class _Lapsed(_MetabolismCampaign):
+    """
+    A runtime that died, with everything in it that a lapsed lease may hold.
+
+    Claimed; running with an open run; running by hand without a run, and running over an ended run:
+    two that are ambiguous; claimed under a lease that lives.
+    """
+
+    def prepare(self, root: Path, run: Run) -> None:
+        super().prepare(root, run)
+        with self.opened(root) as connection:
+            for key, kind in (
+                ("claimed", "job"),
+                ("running", "job"),
+                ("no run", BY_HAND),
+                ("ended run", LEFT_RUNNING),
+            ):
+                enqueue(connection, run, key, kind=kind)
+                claim = claim_next_job(
+                    connection, owner=f"dead {key}", lease_ns=-1, now_ns=run.clock()
+                )
+                assert claim is not None
+                if kind == BY_HAND:
+                    update_job_state(connection, claim.job_id, "running", now_ns=run.clock())
+                elif key != "claimed":
+                    begun = start_run(connection, claim, now_ns=run.clock())
+                    if kind == LEFT_RUNNING:
+                        complete_run(connection, begun, return_code=3, now_ns=run.clock())
+            enqueue(connection, run, "alive")
+            claim_next_job(connection, owner="alive", lease_ns=LEASE_NS, now_ns=run.clock())
+
+
+class Requeueing(_Lapsed):
+    """Give back once, which is two jobs, and again, which is none."""
+
+    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+        for label, count, then in (("give back", 2, OBSERVED), ("again", 0, UNCHANGED)):
+            found = run.step(
+                label, lambda: requeue_expired_jobs(connection, now_ns=run.clock()), then=then
+            )
+            if found != count:
+                raise AssertionError(f"{found} jobs were given back, expected {count}")
+
+
+class RequeueingAtStart(_Lapsed):
+    """
+    Every start gives back what has lapsed before anything else.
+
+    When that was is not observed: it is the moment of the restart.
+    """
+
+    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+        run.step("give back", lambda: requeue_expired_jobs(connection, now_ns=run.clock()))
+        run.step("enqueue", lambda: enqueue(connection, run, "one more"))
+
+    def recover(self, root: Path, run: Run) -> None:
+        with self.opened(root) as connection:
+            requeue_expired_jobs(connection, now_ns=run.clock())
+
+    def observe(self, root: Path) -> JSON:
+        tables: Any = super().observe(root)
+        for job in tables["jobs"]:
+            del job["updated_at_ns"]
+        return tables  # type: ignore[no-any-return]
+
+    def after_recovery(self, expected: Any) -> JSON:
+        """Whoever is dead and clean waits again."""
+        freed = {
+            "state": "recoverable",
+            "claim_owner": None,
+            "claim_expires_at_ns": None,
+            "last_error": "the lease lapsed",
+        }
+        jobs = [
+            {**job, **freed} if job["claim_owner"] in ("dead claimed", "dead running") else job
+            for job in expected["jobs"]
+        ]
+        return {**expected, "jobs": jobs}
