@@ -43,6 +43,7 @@ from store.metabolism import (
 
 ANSWER_SECONDS_MAX = 60
 BUSY_POLLS_MAX = 20_000
+NOBODY = 65_534
 ROOT = Path(__file__).resolve().parents[3]
 
 Kind = Literal["done", "failed", "before", "locked"]
@@ -182,6 +183,7 @@ class _Performer:
             "close": self.close,
             "drain": self.drain,
             "limit_file_size": limit_file_size,
+            "drop_rights": drop_rights,
             "create_log": create_log,
             "append_log": append_log,
         }
@@ -262,6 +264,13 @@ def limit_file_size(size_bytes: int | None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     soft = hard if size_bytes is None else size_bytes
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def drop_rights() -> None:
+    """Make this process one that the rights of files bind; those of root do not bind it."""
+    if os.geteuid() == 0:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
 
 
 def main() -> None:
