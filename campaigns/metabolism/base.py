@@ -55,13 +55,13 @@ class _MetabolismCampaign(Campaign):
 
     def execute(self, root: Path, run: Run) -> None:
         with self.opened(root) as connection:
-            self.work(connection, root, run)
+            self._work(connection, root, run)
 
     def opened(self, root: Path) -> closing[apsw.Connection]:
         """Return the runtime's connection, closed at the end of its block."""
         return closing(connect(root / DATABASE))
 
-    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
         """Run the workload on an open database, as steps."""
         raise NotImplementedError
 

@@ -19,7 +19,7 @@ INVALIDATING = ("claim_contradicted", "claim_expired", "claim_superseded")
 class Blackboard(_MetabolismCampaign):
     """Assert four claims, invalidate three in each way, and one by an event that names nothing."""
 
-    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
         claims = [
             run.step(f"assert {n}", partial(assert_claim, connection, run, f"claim {n}"))
             for n in range(4)

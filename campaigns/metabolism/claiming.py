@@ -24,7 +24,7 @@ class Claiming(_MetabolismCampaign):
             for key, priority in KEYS.items():
                 enqueue(connection, run, key, priority=priority)
 
-    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
         claims = [self._claim(connection, run, key) for key in ("urgent", "old", "young", "slow")]
         run.step("nothing is due", lambda: self._next(connection, run, "idle"), then=UNCHANGED)
         run.sleep(LEASE_NS / 2 / 1e9)

@@ -18,7 +18,7 @@ from store.metabolism.errors import MalformedJson, OutOfRange
 class Enqueueing(_MetabolismCampaign):
     """One job of each sort, the same key while it is held and after its job has ended."""
 
-    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
         put = partial(self._put, connection, run)
         first = put("plain")
         run.step("the key is held", lambda: enqueue_again(connection, run, "plain"), then=UNCHANGED)

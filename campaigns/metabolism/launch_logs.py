@@ -23,7 +23,7 @@ class LaunchLogs(_MetabolismCampaign):
         with self.opened(root) as connection:
             enqueue(connection, run, "logged")
 
-    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
         claim = run.step(
             "claim",
             lambda: claim_next_job(

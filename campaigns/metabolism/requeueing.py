@@ -54,7 +54,7 @@ class _Lapsed(_MetabolismCampaign):
 class Requeueing(_Lapsed):
     """Give back once, which is two jobs, and again, which is none."""
 
-    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
         for label, count, then in (("give back", 2, OBSERVED), ("again", 0, UNCHANGED)):
             found = run.step(
                 label, lambda: requeue_expired_jobs(connection, now_ns=run.clock()), then=then
@@ -70,7 +70,7 @@ class RequeueingAtStart(_Lapsed):
     When that was is not observed: it is the moment of the restart.
     """
 
-    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
         run.step("give back", lambda: requeue_expired_jobs(connection, now_ns=run.clock()))
         run.step("enqueue", lambda: enqueue(connection, run, "one more"))
 

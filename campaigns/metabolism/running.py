@@ -32,7 +32,7 @@ class Running(_MetabolismCampaign):
             for key, kind in KEYS.items():
                 enqueue(connection, run, key, kind=kind)
 
-    def work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
         good = self._start(connection, run, "good")
         ended = self._complete(connection, run, "good", good, 0, finalize=True)
         promise_completed(run, ended, state="completed")

@@ -15,11 +15,13 @@ import click
 import pytest
 
 import harness
+from campaigns.metabolism import invariants as metabolism_invariants
 from campaigns.run_store import invariants
 from campaigns.run_store.observation import TABLES
 from harness import pytest_plugin
 from harness.cli.commands import crashconform
-from store import run_store
+from store import metabolism, run_store
+from store.metabolism.reconciliation import Rule
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCS = REPOSITORY / "docs"
@@ -28,7 +30,15 @@ PAGES = sorted(
 )
 GUIDES = [
     DOCS / f"{name}.md"
-    for name in ("tutorial", "how-to", "reference", "explanation", "limitations", "run-store")
+    for name in (
+        "tutorial",
+        "how-to",
+        "reference",
+        "explanation",
+        "limitations",
+        "run-store",
+        "metabolism",
+    )
 ]
 LINES_MAX = 250
 
@@ -193,6 +203,16 @@ def test_run_store_page_has_every_name() -> None:
     assert [name for name in run_store.__all__ if name not in text] == []
 
 
+def test_metabolism_page_has_every_name() -> None:
+    """The runtime's page names its invariants, states, kinds of events, rules and operations."""
+    text = (DOCS / "metabolism.md").read_text()
+    assert [name for name in metabolism_invariants.NAMES if name not in text] == []
+    kinds = [*metabolism.JobState, *metabolism.ClaimEventKind, *Rule]
+    assert [str(name) for name in kinds if str(name) not in text] == []
+    operations = [name for name in metabolism.__all__ if name.islower()]
+    assert [name for name in operations if f"`{name}" not in text] == []
+
+
 @dataclass(frozen=True)
 class Block:
     """A fenced block: its page, its language, its text, its first line's number."""
@@ -323,14 +343,16 @@ def test_how_to_campaigns_survive(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_run_store_example_runs(tmp_path: Path) -> None:
-    """The run store's example prints what the page says."""
-    (block,) = [
-        x for x in blocks(DOCS / "run-store.md", "python") if _NAMED.match(x.text) is not None
-    ]
+@pytest.mark.parametrize("name", ["run-store", "metabolism"])
+def test_example_of_a_store_runs(name: str, tmp_path: Path) -> None:
+    """A store's example prints what its page says."""
+    page = DOCS / f"{name}.md"
+    (block,) = [x for x in blocks(page, "python") if _NAMED.match(x.text) is not None]
     place_file(tmp_path, block)
-    for console in blocks(DOCS / "run-store.md", "console"):
+    for console in blocks(page, "console"):
         for command, shown in parts(console.text):
+            if not command.startswith("python "):
+                continue  # needs the database of a dead runtime, which a test of its own has
             ended = shell(tmp_path, command)
             assert_shown(command, shown, ended.stdout)
             assert ended.returncode == 0, command
