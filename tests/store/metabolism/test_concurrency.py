@@ -261,7 +261,7 @@ def test_who_dies_under_the_lock_leaves_the_job(
 
 
 def test_who_dies_after_the_commit_keeps_the_job(c: apsw.Connection) -> None:
-    """MR-011, I1-11: an acknowledged claim outlives its process, and lapses like any other."""
+    """MR-011, AMB-8, I1-11: an acknowledged claim outlives its process, and lapses like any."""
     enqueue_job(c, kind="k", idempotency_key="a", now_ns=1)
     with actor() as first:
         first.do("open", path=Path(c.db_filename("main")))
