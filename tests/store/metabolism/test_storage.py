@@ -381,10 +381,13 @@ def test_a_failed_opening_leaves_no_connection(tmp_path: Path) -> None:
     """MR-004: after a refusal the process holds no descriptor of the file."""
     _of_another_program(tmp_path / "theirs.db")
     before = len(list(Path("/proc/self/fd").iterdir()))
+    errors = []
     for _ in range(3):
-        with pytest.raises(UnknownSchema):
+        with pytest.raises(UnknownSchema) as caught:
             connect(tmp_path / "theirs.db")
+        errors.append(caught.value)  # with its frames, so that nothing is closed by being forgotten
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(errors) == 3
 
 
 def test_a_key_is_free_again_for_the_index(connection: apsw.Connection) -> None:
