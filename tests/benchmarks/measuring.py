@@ -149,11 +149,12 @@ def print_machine(folder: Path) -> None:
     print(
         f"{time.strftime('%Y-%m-%d')}  {os.cpu_count()} cores of {model}  "
         f"Linux {platform.release()}  Python {platform.python_version()}  "
-        f"{_file_system(folder)}  load {load}"
+        f"{file_system(folder)}  load {load}"
     )
 
 
-def _file_system(folder: Path) -> str:
+def file_system(folder: Path) -> str:
+    """Return the type of the file system that *folder* is in."""
     number = f"{os.major(folder.stat().st_dev)}:{os.minor(folder.stat().st_dev)}"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         words = line.split(" ")
