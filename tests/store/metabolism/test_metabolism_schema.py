@@ -254,3 +254,9 @@ def test_each_operation_uses_its_index(c: apsw.Connection, operation: str) -> No
     """MR-006, MR-011, MR-013, MR-019: no statement reads a whole table, and none sorts."""
     found = [re.sub(r"COVERING | \d$", "", step) for step in planned(c, operation)]
     assert list(dict.fromkeys(found)) == PLANS[operation]
+
+
+def test_a_job_that_is_not_due_is_passed_within_the_index(c: apsw.Connection) -> None:
+    """MR-011: the index holds the due time, so no row is read of a job that is passed over."""
+    found = rows(c, "SELECT name FROM pragma_index_info('idx_jobs_waiting') ORDER BY seqno")
+    assert [name for (name,) in found] == ["priority", "created_at_ns", "job_id", "not_before_ns"]
