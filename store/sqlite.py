@@ -190,11 +190,12 @@ def immediate(connection: apsw.Connection) -> Iterator[None]:
     Run the block in one transaction that holds the write lock from its first statement.
 
     Durable: after success: all of the block, as far as ``synchronous`` promises. After any
-        exception, also one of COMMIT: none of it. After a crash inside: none of it, or all of
-        it when the crash came after COMMIT reached the WAL.
+        exception, also one of COMMIT: none of it; but a signal during COMMIT is raised when that
+        is done, and then it is all of it. After a crash inside: none of it, or all of it when the
+        crash came after COMMIT reached the WAL.
     Raises: apsw.BusyError: another writer held the lock for the whole busy timeout.
     """
-    rows(connection, "BEGIN IMMEDIATE")
+    _begin(connection)
     try:
         yield
         rows(connection, "COMMIT")
@@ -205,11 +206,29 @@ def immediate(connection: apsw.Connection) -> Iterator[None]:
         raise
 
 
+def _begin(connection: apsw.Connection) -> None:
+    is_nested = connection.in_transaction  # then BEGIN fails, and what is open is not ours
+    try:
+        rows(connection, "BEGIN IMMEDIATE")
+    except apsw.Error:
+        raise
+    except BaseException as error:
+        # A signal that comes while BEGIN waits for the lock is raised once BEGIN has it.
+        if connection.in_transaction and not is_nested:
+            _roll_back(connection, error)
+        raise
+
+
 def _roll_back(connection: apsw.Connection, error: BaseException) -> None:
     try:
         rows(connection, "ROLLBACK")
     except apsw.Error as failed:
         error.add_note(f"ROLLBACK failed too: {failed}. Close the connection; that rolls back.")
+    except BaseException:
+        # A second signal, which may have come before ROLLBACK or after it.
+        if connection.in_transaction:
+            rows(connection, "ROLLBACK")
+        raise
 
 
 def _set(connection: apsw.Connection, name: str, value: str, expected: int) -> None:

@@ -171,6 +171,51 @@ def test_any_exception_takes_all_of_it_back(
     assert rows(connection, "SELECT * FROM t") == []
 
 
+def test_a_signal_at_any_statement_leaves_no_transaction_open(connection: apsw.Connection) -> None:
+    """Ctrl-C before or after BEGIN, the work or ROLLBACK ends the transaction, once each."""
+    rows(connection, "CREATE TABLE t(x)")
+    interrupted = []
+
+    def act() -> None:
+        with immediate(connection):
+            rows(connection, "INSERT INTO t VALUES(1)")
+            raise ValueError
+
+    for statement in ("BEGIN IMMEDIATE", "INSERT INTO t VALUES(1)", "ROLLBACK"):
+        for phase in (apsw.SQLITE_TRACE_STMT, apsw.SQLITE_TRACE_PROFILE):
+
+            def interrupt(event: dict[str, object], at: object = (phase, statement)) -> None:
+                if at == (event["code"], event["sql"]):
+                    interrupted.append(at)
+                    connection.trace_v2(0, None)
+                    raise KeyboardInterrupt
+
+            connection.trace_v2(phase, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                act()
+            assert not connection.in_transaction, (statement, phase)
+            assert rows(connection, "SELECT * FROM t") == []
+    assert len(interrupted) == 6
+
+
+def test_a_signal_leaves_the_transaction_of_another_alone(connection: apsw.Connection) -> None:
+    """What was open before is not taken back, however the BEGIN inside of it ends."""
+
+    def interrupt(event: dict[str, object]) -> None:
+        raise KeyboardInterrupt
+
+    rows(connection, "CREATE TABLE t(x)")
+    with immediate(connection):
+        rows(connection, "INSERT INTO t VALUES(1)")
+        with pytest.raises(apsw.SQLError), immediate(connection):
+            pytest.fail("a transaction began inside another")
+        connection.trace_v2(apsw.SQLITE_TRACE_STMT, interrupt)
+        with pytest.raises(KeyboardInterrupt), immediate(connection):
+            pytest.fail("a transaction began inside another")
+        connection.trace_v2(0, None)
+    assert rows(connection, "SELECT * FROM t") == [(1,)]
+
+
 def test_a_commit_that_fails_takes_all_of_it_back(connection: apsw.Connection) -> None:
     """A deferred reference that dangles at COMMIT leaves no row and no open transaction."""
     rows(connection, "CREATE TABLE p(x PRIMARY KEY)")
