@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import apsw
@@ -26,6 +25,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from metabolism_histories import reset
 from metabolism_model import ENDED, HELD, WAITING, Model
 from metabolism_world import dump
 
@@ -55,12 +55,15 @@ SIDES = st.sampled_from([0, 1])
 class QueueMachine(RuleBasedStateMachine):
     """Drives two connections on one database, and the model beside them."""
 
+    keeper: ClassVar[apsw.Connection]
+    """Stays open, so that no other connection is the last, which would sync the database."""
+
     outcomes: ClassVar[Counter[str]] = Counter()
 
     @initialize()
     def open(self) -> None:
-        self.folder = TemporaryDirectory()
-        self.path = Path(self.folder.name) / "a.sqlite3"
+        self.path = Path(self.keeper.db_filename("main"))
+        reset(self.keeper, Model())
         self.sides = [connect(self.path), connect(self.path)]
         self.model = Model()
         self.claims: list[Job] = []
@@ -69,10 +72,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.enqueue(at % 2, key, 1, 0, at // 2)
 
     def teardown(self) -> None:
-        if hasattr(self, "folder"):
-            for side in self.sides:
-                side.close()
-            self.folder.cleanup()
+        for side in getattr(self, "sides", []):
+            side.close()
 
     def answered(self, name: str, expected: object, operation: Callable[[], object]) -> Any:
         """Run *operation*, which must answer, or be refused, as *expected*."""
@@ -265,6 +266,14 @@ OUTCOMES = {
     "complete RunIsCompleted",
     "complete StaleClaim",
 }
+
+
+@pytest.fixture(autouse=True)
+def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    connection = connect(tmp_path / "a.sqlite3")
+    monkeypatch.setattr(QueueMachine, "keeper", connection, raising=False)
+    yield
+    connection.close()
 
 
 def played(examples_max: int, *, is_broken: bool = False) -> None:
