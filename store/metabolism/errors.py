@@ -13,6 +13,7 @@ from store.errors import StoreError
 
 __all__ = [
     "DatabaseBusy",
+    "ForkedConnection",
     "JobIsTerminal",
     "JobMissing",
     "LogRefused",
@@ -72,6 +73,24 @@ class TransactionOpen(MetabolismError):
             "transaction of its own. End the open one first, or give each thread a connection."
         )
         self.path = path
+
+
+class ForkedConnection(MetabolismError):
+    """
+    A connection was carried into a child by a fork, where SQLite's locks do not hold.
+
+    Attributes:
+        path: The database.
+        opened_by: The process that opened the connection.
+    """
+
+    def __init__(self, path: str, opened_by: int) -> None:
+        super().__init__(
+            f"path={path!r} was opened by process {opened_by}, of which this one is a fork; what "
+            "it writes through that connection can be lost. Call connect again after each fork."
+        )
+        self.path = path
+        self.opened_by = opened_by
 
 
 class UnknownSchema(MetabolismError):

@@ -20,6 +20,7 @@ import apsw
 from store import durability, sqlite
 from store.metabolism.errors import DatabaseBusy, UnknownSchema
 from store.metabolism.schema import SCHEMA_SQL, SCHEMA_VERSION
+from store.metabolism.transactions import opened_here
 
 __all__ = ["SETTINGS", "TABLES", "connect", "ensure_schema", "schema_problem"]
 
@@ -36,7 +37,8 @@ def connect(path: Path) -> apsw.Connection:
     """
     Open the database at *path*, which is created if it is missing, ready for every operation.
 
-    Any number of processes may do so at once, also when the file does not exist yet.
+    Any number of processes may do so at once, also when the file does not exist yet. A connection
+    must not be carried across a fork: in the child its operations are refused.
 
     Durable: after success: the file's name; its content as far as NORMAL goes. After an error or
         a crash inside: an empty database, or a whole one.
@@ -71,6 +73,7 @@ def connect(path: Path) -> apsw.Connection:
         if isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError)):
             raise sqlite.CannotOpen(path, str(error)) from error
         raise
+    opened_here(connection)
     return connection
 
 

@@ -16,6 +16,7 @@ from store.metabolism.errors import MetabolismError
 EXAMPLES: dict[MetabolismError, str] = {
     errors.DatabaseBusy("/a/b"): "path='/a/b' was locked by another connection",
     errors.TransactionOpen("/a/b"): "path='/a/b' has a transaction open on this connection",
+    errors.ForkedConnection("/a/b", 7): "path='/a/b' was opened by process 7, of which this one is",
     errors.UnknownSchema("it holds theirs"): "a known version: it holds theirs; expected an empty",
     errors.NotText("kind", ""): "kind='' must be a non-empty text without NUL and lone surrogates.",
     errors.NotAnInteger("now_ns", True): "now_ns=True must be an integer of 64 bits.",
