@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import apsw
 
@@ -19,50 +20,18 @@ from store.metabolism import Job, claim_next_job, complete_run, requeue_expired_
 from store.metabolism import Run as JobRun
 from store.metabolism.errors import RunIsCompleted, StaleClaim
 
-KEYS = {"good": "job", "bad": "job", "left": LEFT_RUNNING, "slow": "job"}
-"""Key -> kind, in the order in which they are claimed."""
 
+class _Runs(_MetabolismCampaign):
+    """Jobs that wait, and what a worker does with them."""
 
-class Running(_MetabolismCampaign):
-    """A run that succeeds, one that fails, one whose job is left running, one that is too slow."""
+    _keys: ClassVar[dict[str, str]]
+    """Key -> kind, in the order in which they are claimed."""
 
     def prepare(self, root: Path, run: Run) -> None:
         super().prepare(root, run)
         with self.opened(root) as connection:
-            for key, kind in KEYS.items():
+            for key, kind in self._keys.items():
                 enqueue(connection, run, key, kind=kind)
-
-    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
-        good = self._start(connection, run, "good")
-        ended = self._complete(connection, run, "good", good, 0, finalize=True)
-        promise_completed(run, ended, state="completed")
-        run.step(
-            "it is not completed twice",
-            lambda: complete_run(connection, good, return_code=1, now_ns=run.clock()),
-            raises=RunIsCompleted,
-        )
-        bad = self._start(connection, run, "bad")
-        promise_completed(
-            run, self._complete(connection, run, "bad", bad, 70, finalize=True), state="failed"
-        )
-        left = self._start(connection, run, "left")
-        promise_completed(
-            run, self._complete(connection, run, "left", left, 0, finalize=False), state="running"
-        )
-        slow = self._start(connection, run, "slow")
-        run.sleep(LEASE_NS / 1e9 + 1)
-        run.step("the lease lapses", lambda: requeue_expired_jobs(connection, now_ns=run.clock()))
-        again = self._start(connection, run, "slow", worker="second")
-        run.step(
-            "the first worker is too late",
-            lambda: complete_run(
-                connection, slow, return_code=0, finalize_job=True, now_ns=run.clock()
-            ),
-            raises=StaleClaim,
-        )
-        self._complete(connection, run, "slow for the record", slow, 9, finalize=False)
-        ended = self._complete(connection, run, "slow at last", again, 0, finalize=True)
-        promise_completed(run, ended, state="completed")
 
     def _start(
         self, connection: apsw.Connection, run: Run, key: str, worker: str = "first"
@@ -99,3 +68,49 @@ class Running(_MetabolismCampaign):
                 now_ns=run.clock(),
             ),
         )
+
+
+class Running(_Runs):
+    """A run that succeeds, one that fails, one whose job is left running."""
+
+    _keys = {"good": "job", "bad": "job", "left": LEFT_RUNNING}
+
+    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+        good = self._start(connection, run, "good")
+        ended = self._complete(connection, run, "good", good, 0, finalize=True)
+        promise_completed(run, ended, state="completed")
+        run.step(
+            "it is not completed twice",
+            lambda: complete_run(connection, good, return_code=1, now_ns=run.clock()),
+            raises=RunIsCompleted,
+        )
+        bad = self._start(connection, run, "bad")
+        promise_completed(
+            run, self._complete(connection, run, "bad", bad, 70, finalize=True), state="failed"
+        )
+        left = self._start(connection, run, "left")
+        promise_completed(
+            run, self._complete(connection, run, "left", left, 0, finalize=False), state="running"
+        )
+
+
+class TooLate(_Runs):
+    """A run outlives its lease; its worker may still say what it did, and may not end the job."""
+
+    _keys = {"slow": "job"}
+
+    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+        slow = self._start(connection, run, "slow")
+        run.sleep(LEASE_NS / 1e9 + 1)
+        run.step("the lease lapses", lambda: requeue_expired_jobs(connection, now_ns=run.clock()))
+        again = self._start(connection, run, "slow", worker="second")
+        run.step(
+            "the first worker is too late",
+            lambda: complete_run(
+                connection, slow, return_code=0, finalize_job=True, now_ns=run.clock()
+            ),
+            raises=StaleClaim,
+        )
+        self._complete(connection, run, "slow for the record", slow, 9, finalize=False)
+        ended = self._complete(connection, run, "slow at last", again, 0, finalize=True)
+        promise_completed(run, ended, state="completed")

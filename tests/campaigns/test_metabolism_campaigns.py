@@ -19,6 +19,7 @@ IDLE: dict[str, set[str]] = {
     "requeueing:Requeueing": set(),
     "requeueing:RequeueingAtStart": set(),
     "running:Running": set(),
+    "running:TooLate": {invariants.REPORTED},
     "storage:EmptyDatabase": set(),
     "storage:FirstOpen": set(),
 }
