@@ -66,12 +66,12 @@ _RENEW = """UPDATE jobs SET claim_expires_at_ns = ?, updated_at_ns = ?
  WHERE job_id = ? AND state IN ('claimed', 'running') AND claim_owner IS NOT NULL
  AND attempts = ? RETURNING *"""
 
-# What reconcile shows is left alone: a running job without a run or whose newest run has ended, and
-# a claimed one whose newest run has ended under this very claim.
+# What reconcile shows is left alone: a running job without a run of this claim, and a job whose run
+# of this claim has ended.
 _REQUEUE = """UPDATE jobs SET state = 'recoverable', claim_owner = NULL, claim_expires_at_ns = NULL,
  last_error = ?, updated_at_ns = ?
  WHERE state IN ('claimed', 'running') AND claim_expires_at_ns < ? AND ifnull(
-  (SELECT completed_at_ns IS NULL OR (state = 'claimed' AND attempt < attempts)
+  (SELECT CASE attempt WHEN attempts THEN completed_at_ns IS NULL ELSE state = 'claimed' END
    FROM runs WHERE runs.job_id = jobs.job_id ORDER BY run_id DESC LIMIT 1), state = 'claimed')"""
 
 _MOVE = """UPDATE jobs SET state = ?1, last_error = ?2, updated_at_ns = ?3,

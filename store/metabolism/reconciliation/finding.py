@@ -203,7 +203,7 @@ _WHY: Final = {
 def _expected(finding: Finding) -> str:
     facts, rule = finding.facts, finding.rule
     if rule == Rule.NO_RUN_ROW:
-        return f"job {facts.job_id} is running, so it has at least one run"
+        return f"job {facts.job_id} is running, so it has a run of its present claim"
     if rule == Rule.FINALIZED:
         return f"run {facts.run_id} has ended, so job {facts.job_id} has ended too"
     if rule == Rule.MISSING_LOG:
@@ -218,7 +218,10 @@ def _observed(finding: Finding) -> str:
     facts, rule = finding.facts, finding.rule
     if rule == Rule.NO_RUN_ROW:
         claims = f"claimed {_times(facts.attempts)}" if facts.attempts else "never claimed"
-        return f"no run at all; {claims}, last changed {_ago(finding, facts.updated_at_ns)}"
+        seen = "no run at all"
+        if facts.run_id is not None:
+            seen = f"no run of it; the newest, run {facts.run_id}, is of claim {facts.run_attempt}"
+        return f"{seen}; {claims}, last changed {_ago(finding, facts.updated_at_ns)}"
     if rule == Rule.FINALIZED:
         end = facts.run_completed_at_ns if facts.run_completed_at_ns is not None else 0
         return (

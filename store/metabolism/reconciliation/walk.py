@@ -8,7 +8,7 @@ number of jobs nor the number of findings is bounded by memory. Nothing is writt
 repaired: what each finding means is for an operator to decide.
 
 Covered: running jobs without a run; ended runs of jobs that go on; launch logs that are gone or
-have not been written for too long. A claimed job is judged only by a run of its own claim.
+have not been written for too long. Only a run of the present claim counts.
 Not covered: whether a worker lives; what a log says; jobs in other states; damaged files, which
 ``PRAGMA integrity_check`` finds.
 """
@@ -227,7 +227,7 @@ def _broken_rule(job: HeldJob, log: LogEvidence | None, oldest_ns: int) -> Rule 
 
 
 def _has_no_run(job: HeldJob, log: LogEvidence | None, oldest_ns: int) -> bool:
-    return job.run_id is None and job.state == "running"
+    return job.state == "running" and not _is_own(job)
 
 
 def _has_ended(job: HeldJob, log: LogEvidence | None, oldest_ns: int) -> bool:
@@ -256,8 +256,8 @@ _RULES: Final[dict[Rule, _Predicate]] = {
 
 
 def _is_own(job: HeldJob) -> bool:
-    """Say whether the newest run counts: for a claimed job it may be of a claim before this one."""
-    return job.state == "running" or job.run_attempt == job.attempts
+    """Say whether the newest run is of the present claim; one of an earlier claim tells nothing."""
+    return job.run_attempt == job.attempts
 
 
 def _is_open(job: HeldJob) -> bool:

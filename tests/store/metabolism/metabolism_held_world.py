@@ -229,7 +229,7 @@ STATES: dict[Callable[[HeldWorld], None], list[str]] = {
     _running_without_a_run: [NO_RUN],
     _running_by_hand_without_a_lease: [NO_RUN],
     _running_over_an_ended_run: [FINALIZED],
-    _running_over_an_ended_run_of_an_older_claim: [FINALIZED],
+    _running_over_an_ended_run_of_an_older_claim: [NO_RUN],
     _running_over_an_ended_run_after_an_open_one: [FINALIZED],
     _claimed_over_its_own_ended_run: [FINALIZED],
     _log_is_gone: [MISSING],

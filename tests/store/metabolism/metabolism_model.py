@@ -74,9 +74,9 @@ class Model:
 
     def is_ambiguous(self, job: Job) -> bool:
         run = self.newest(job.job_id)
-        if job.state == "running":
-            return run is None or run.completed_at_ns is not None
-        return run is not None and run.attempt == job.attempts and run.completed_at_ns is not None
+        if run is None or run.attempt != job.attempts:
+            return job.state == "running"
+        return run.completed_at_ns is not None
 
     def requeue(self, now_ns: int) -> int:
         count = 0

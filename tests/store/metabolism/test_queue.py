@@ -236,6 +236,9 @@ def test_requeue_leaves_what_is_ambiguous(c: apsw.Connection) -> None:
     complete_run(c, run, return_code=0, now_ns=NOW)
     torn = claimed(c, "torn", lease_ns=-1)
     rows(c, "INSERT INTO runs VALUES (9, ?, 1, 1, 2, 0, NULL)", (torn.job_id,))
+    started_twice = claimed(c, "started twice", lease_ns=-1)
+    rows(c, "UPDATE jobs SET attempts = 2, state = 'running' WHERE job_id = ?", started_twice[:1])
+    rows(c, "INSERT INTO runs VALUES (10, ?, 1, 1, NULL, NULL, NULL)", started_twice[:1])
     before = dump(c)
     assert requeue_expired_jobs(c, now_ns=NOW + 10**9 * S) == 0
     assert dump(c) == before
