@@ -301,24 +301,23 @@ def _ambiguity(tables: Tables, job: dict[str, Any]) -> str | None:
     """Return the rule that a job breaks which nobody may repair by guessing."""
     if job["state"] not in ("claimed", "running"):
         return None
-    own = _own_run(tables, job)
-    if own is not None:
-        return None if own["return_code"] is None else _ENDED
-    return _NO_RUN if job["state"] == "running" else None
+    own = _own(tables, job)
+    if own is None:
+        return _NO_RUN if job["state"] == "running" else None
+    return None if own["return_code"] is None else _ENDED
 
 
 def _lost_log(root: Path, tables: Tables, job: dict[str, Any]) -> str | None:
-    own = _own_run(tables, job) if job["state"] in ("claimed", "running") else None
-    if own is None or own["return_code"] is not None or own["log_path"] is None:
+    own = _own(tables, job) if job["state"] in ("claimed", "running") else None
+    if own is None or own["log_path"] is None:
         return None
     return None if (root / own["log_path"]).is_file() else _NO_LOG
 
 
-def _own_run(tables: Tables, job: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the newest run of a job where it is of the present claim."""
+def _own(tables: Tables, job: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the newest run of a job if it is of the job's last claim."""
     newest = _newest(tables, job)
-    is_own = newest is not None and newest["attempt"] == job["attempts"]
-    return newest if is_own else None
+    return newest if newest is not None and newest["attempt"] == job["attempts"] else None
 
 
 def _newest(tables: Tables, job: dict[str, Any]) -> dict[str, Any] | None:
