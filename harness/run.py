@@ -287,6 +287,7 @@ class Run:
             return
         try:
             note.result = normalise(result)
+            note.is_lost = _has_record(result)
         except ConfigurationError:
             note.is_lost = True
         self.notes.append(note)
@@ -426,3 +427,14 @@ class Run:
     def identifier(self, kind: str) -> str:
         """Return a name that no other call returns, in any phase: ``KIND-0001`` and so on."""
         return f"{kind}-{self._tape.next_number():04d}"
+
+
+def _has_record(value: object) -> bool:
+    """
+    Say whether *value* holds a named tuple, of which JSON would keep the list and lose the names.
+    """
+    if isinstance(value, Mapping):
+        return any(_has_record(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return hasattr(value, "_fields") or any(_has_record(item) for item in value)
+    return False

@@ -122,6 +122,21 @@ def test_every_use_of_a_lost_result_is_refused(use: str) -> None:
     assert "write resume()" in str(caught.value)
 
 
+@pytest.mark.parametrize("wrapped", ["claim", "[claim]", "{'claim': (claim,)}"])
+def test_a_named_tuple_is_lost(tmp_path: Path, wrapped: str) -> None:
+    """What would come back as a list without its names is lost, which is told as the campaign's."""
+    body = f"""
+    def execute(self, root, run):
+        from collections import namedtuple
+        claim = namedtuple('Claim', 'id owner')(1, 'me')
+        got = run.step('one', lambda: (save(root / 's', 1), {wrapped})[1], then=1)
+        run.step('two', lambda: (got == claim, save(root / 's', 2)) and None, then=2)
+    """
+    with pytest.raises(ConfigurationError, match="the result of step 'one' was used") as caught:
+        run_body(tmp_path, body)
+    assert "write resume()" in str(caught.value)
+
+
 def test_a_lost_result_may_be_passed_on(tmp_path: Path) -> None:
     """A result that is no JSON and is not used does no harm."""
     body = """
