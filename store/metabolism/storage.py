@@ -33,13 +33,15 @@ TABLES: Final = ("blackboard_claim_events", "jobs", "runs")
 _RETRY_SECONDS = 0.01
 
 
-def connect(path: Path) -> apsw.Connection:
+def connect(path: Path, *, create: bool = True) -> apsw.Connection:
     """
-    Open the database at *path*, which is created if it is missing, ready for every operation.
+    Open the database at *path*, ready for every operation.
 
     Any number of processes may do so at once, also when the file does not exist yet. A connection
     must not be carried across a fork: in the child its operations are refused.
 
+    Args:
+        create: Make the file where it is missing. An operator who means one that exists says no.
     Durable: after success: the file's name; its content as far as NORMAL goes. After an error or
         a crash inside: an empty database, or a whole one.
     Raises:
@@ -51,7 +53,7 @@ def connect(path: Path) -> apsw.Connection:
         store.durability.SyncFailed: the folder could not be synced.
         apsw.Error: SQLite's own: the disk is full or fails, or the file is damaged.
     """
-    path, connection, had_wal = _opened(path)
+    path, connection, had_wal = _opened(path, create=create)
     try:
         # Closing the last connection would move a WAL's content into a file that is perhaps not
         # ours.
@@ -117,12 +119,12 @@ def schema_problem(connection: apsw.Connection) -> str | None:
     return f"{', '.join(missing)} are missing" if missing else None
 
 
-def _opened(path: Path) -> tuple[Path, apsw.Connection, bool]:
+def _opened(path: Path, *, create: bool) -> tuple[Path, apsw.Connection, bool]:
     """Return *path* with its folder resolved, its connection, and whether a WAL lay beside it."""
     try:
         path = path.parent.resolve() / path.name
         had_wal = path.with_name(f"{path.name}-wal").exists()
-        return path, sqlite.connect(path, create=True), had_wal
+        return path, sqlite.connect(path, create=create), had_wal
     except (OSError, RuntimeError, ValueError) as error:
         raise sqlite.CannotOpen(path, str(error)) from error
 

@@ -403,3 +403,13 @@ def test_a_key_is_free_again_for_the_index(connection: apsw.Connection) -> None:
         holder = ("w", NOW) if state in ("claimed", "running") else (None, None)
         with pytest.raises(apsw.ConstraintError, match="idempotency_key"), immediate(connection):
             rows(connection, insert, (state, *holder))
+
+
+def test_a_database_that_must_exist_is_not_made(tmp_path: Path) -> None:
+    """With create=False a missing file is refused and stays missing; one that exists is opened."""
+    path = tmp_path / "missing.db"
+    with pytest.raises(CannotOpen):
+        connect(path, create=False)
+    assert list(tmp_path.iterdir()) == []
+    connect(path).close()
+    connect(path, create=False).close()
