@@ -70,7 +70,7 @@ Taken = tuple[str, str, Seconds]
 def main() -> None:
     """Measure and print."""
     is_smoke = arguments(__doc__).smoke
-    count, rounds = (60, 1) if is_smoke else (2000, 11)
+    count, rounds = (60, 1) if is_smoke else (2000, 5)
     sizes = (1000, 2000) if is_smoke else (250_000, 500_000, 1_000_000)
     with Workdir.choose(None, 1) as workdir:
         memory = workdir.worker_folder(0, "metabolism")
