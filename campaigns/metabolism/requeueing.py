@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import apsw
 
+from campaigns.metabolism import invariants
 from campaigns.metabolism.base import LEASE_NS, _MetabolismCampaign, enqueue
 from campaigns.metabolism.invariants import BY_HAND, LEFT_RUNNING
-from harness import JSON, OBSERVED, UNCHANGED, Run
+from harness import JSON, OBSERVED, UNCHANGED, Check, Evidence, Run
 from store.metabolism import (
     claim_next_job,
     complete_run,
@@ -61,6 +65,33 @@ class Requeueing(_Lapsed):
             )
             if found != count:
                 raise AssertionError(f"{found} jobs were given back, expected {count}")
+
+
+class Unopened(_Lapsed):
+    """
+    An operator looks at what the dead left before anybody opens it, its WAL included.
+
+    Nothing recovers, so what is judged are the very files of the crash.
+    """
+
+    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+        run.step("give back", lambda: requeue_expired_jobs(connection, now_ns=run.clock()))
+        run.step("enqueue", lambda: enqueue(connection, run, "one more"))
+
+    def recover(self, root: Path, run: Run) -> None:
+        """Leave everything as it is."""
+
+    def observe(self, root: Path) -> JSON:
+        # A copy: closing the only connection moves the WAL into the file.
+        with TemporaryDirectory() as folder:
+            copy = Path(folder) / "root"
+            shutil.copytree(root, copy)
+            return super().observe(copy)
+
+    def check(self, root: Path, evidence: Evidence) -> Iterator[Check]:
+        # First: whatever opens the database after this may move its WAL into the file.
+        yield from invariants.read_only(root, evidence.now_ns)
+        yield from super().check(root, evidence)
 
 
 class RequeueingAtStart(_Lapsed):
