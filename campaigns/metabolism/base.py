@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -106,12 +107,12 @@ class _MetabolismCampaign(Campaign):
             and events[-1:] == [LATE]
         )
 
-    def promised_enqueued(self, root: Path, evidence: Evidence, *, job_id: int, key: str) -> bool:
-        """A job that was enqueued stays, under its key."""
-        return any(
-            (job["job_id"], job["idempotency_key"]) == (job_id, key)
-            for job in evidence.observed["jobs"]
-        )
+    def promised_enqueued(
+        self, root: Path, evidence: Evidence, *, job_id: int, key: str, asked: dict[str, Any]
+    ) -> bool:
+        """A job that was enqueued stays, under its key, as it was asked for."""
+        expected = {"job_id": job_id, "idempotency_key": key, **asked}
+        return any(expected.items() <= job.items() for job in evidence.observed["jobs"])
 
     def promised_claimed(
         self, root: Path, evidence: Evidence, *, job_id: int, attempt: int, owner: str, until: int
@@ -137,10 +138,18 @@ class _MetabolismCampaign(Campaign):
 def enqueue(
     connection: apsw.Connection, run: Run, key: str, *, kind: str = "job", **more: Any
 ) -> Job:
-    """Enqueue and promise it; an active job of the key will do."""
-    job, _ = enqueue_job(connection, kind=kind, idempotency_key=key, now_ns=run.clock(), **more)
-    run.promise("enqueued", job_id=job.job_id, key=key)
+    """Enqueue and promise it as it was asked for; an active job of the key will do as it is."""
+    job, inserted = enqueue_job(
+        connection, kind=kind, idempotency_key=key, now_ns=run.clock(), **more
+    )
+    asked = {"kind": kind, "params_json": as_json(more.pop("params", {})), **more}
+    run.promise("enqueued", job_id=job.job_id, key=key, asked=asked if inserted else {})
     return job
+
+
+def as_json(value: dict[str, Any]) -> str:
+    """Return what is stored of a JSON object, worked out without the store's code."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def promise_claimed(run: Run, claim: Job) -> None:
@@ -156,10 +165,9 @@ def promise_claimed(run: Run, claim: Job) -> None:
     )
 
 
-def promise_completed(run: Run, ended: JobRun, *, state: str) -> None:
-    """Promise the end of a run, and the state of its job."""
-    assert ended.return_code is not None
-    run.promise("completed", run_id=ended.run_id, return_code=ended.return_code, state=state)
+def promise_completed(run: Run, ended: JobRun, *, return_code: int = 0, state: str) -> None:
+    """Promise the end of a run, with the code that was given, and the state of its job."""
+    run.promise("completed", run_id=ended.run_id, return_code=return_code, state=state)
 
 
 def assert_claim(connection: apsw.Connection, run: Run, claim_id: str) -> ClaimEvent:

@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from campaigns.metabolism.base import _MetabolismCampaign, assert_claim
+from campaigns.metabolism.base import _MetabolismCampaign, as_json, assert_claim
 from harness import Run
 from store.metabolism import ClaimEvent, append_claim_event
 from store.metabolism.errors import NotAnAssertion, UnknownClaimEventKind
@@ -39,15 +39,15 @@ class Blackboard(_MetabolismCampaign):
     def _append(
         self, connection: apsw.Connection, run: Run, kind: str, assertion_id: int | None
     ) -> ClaimEvent:
-        facts: dict[str, Any] = {"subject": "s", "predicate": "p", "object": "\u00e9 o"}
-        event = append_claim_event(
-            connection,
-            kind=kind,
-            claim_id="doubt",
-            assertion_id=assertion_id,
-            payload={"why": kind},
-            now_ns=run.clock(),
-            **facts,
-        )
-        run.promise("appended", event=event._asdict())
+        facts: dict[str, Any] = {
+            "kind": kind,
+            "claim_id": "doubt",
+            "subject": "s",
+            "predicate": "p",
+            "object": "\u00e9 o",
+            "assertion_id": assertion_id,
+        }
+        event = append_claim_event(connection, payload={"why": kind}, now_ns=run.clock(), **facts)
+        asked = {**facts, "payload_json": as_json({"why": kind})}
+        run.promise("appended", event={**event._asdict(), **asked})
         return event

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import apsw
 
 from campaigns.metabolism.base import LEASE_NS, _MetabolismCampaign, enqueue, promise_claimed
 from harness import UNCHANGED, Run
-from store.metabolism import Job, claim_next_job, renew_claim, requeue_expired_jobs, start_run
+from store.metabolism import (
+    Job,
+    claim_next_job,
+    complete_run,
+    renew_claim,
+    requeue_expired_jobs,
+    start_run,
+)
 from store.metabolism.errors import StaleClaim
 
 KEYS = {"slow": 200, "old": 100, "young": 100, "urgent": 0}
@@ -23,6 +31,8 @@ class Claiming(_MetabolismCampaign):
         with self.opened(root) as connection:
             for key, priority in KEYS.items():
                 enqueue(connection, run, key, priority=priority)
+            due = run.clock() + 7 * LEASE_NS // 4
+            enqueue(connection, run, "not yet", priority=0, not_before_ns=due)
 
     def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
         claims = [self._claim(connection, run, key) for key in ("urgent", "old", "young", "slow")]
@@ -38,15 +48,31 @@ class Claiming(_MetabolismCampaign):
         run.step(
             "give back what lapsed", lambda: requeue_expired_jobs(connection, now_ns=run.clock())
         )
-        self._claim(connection, run, "old", again=True)
+        again = self._claim(connection, run, "old", again=True)
         run.step(
             "stale claim cannot start",
             lambda: start_run(connection, claims[1], now_ns=run.clock()),
             raises=StaleClaim,
         )
+        for label, claim in (("stale", claims[1]), ("given back", claims[2])):
+            run.step(
+                f"{label} claim cannot be renewed",
+                partial(renew_claim, connection, claim, now_ns=run.clock()),
+                raises=StaleClaim,
+            )
+        begun = run.step(
+            "the second owner starts it",
+            lambda: start_run(connection, again, now_ns=run.clock()),
+        )
         run.step(
-            "stale claim cannot be renewed",
-            lambda: renew_claim(connection, claims[2], now_ns=run.clock()),
+            "and ends it",
+            lambda: complete_run(
+                connection, begun, return_code=0, finalize_job=True, now_ns=run.clock()
+            ),
+        )
+        run.step(
+            "claim of an ended job cannot be renewed",
+            lambda: renew_claim(connection, again, now_ns=run.clock()),
             raises=StaleClaim,
         )
 

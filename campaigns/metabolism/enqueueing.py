@@ -10,9 +10,9 @@ import apsw
 
 from campaigns.metabolism.base import LEASE_NS, _MetabolismCampaign, enqueue
 from campaigns.metabolism.invariants import BY_HAND
-from harness import UNCHANGED, Run
+from harness import UNCHANGED, Evidence, Run
 from store.metabolism import Job, enqueue_job, update_job_state
-from store.metabolism.errors import MalformedJson, OutOfRange
+from store.metabolism.errors import JobIsTerminal, MalformedJson, OutOfRange
 
 
 class Enqueueing(_MetabolismCampaign):
@@ -34,14 +34,25 @@ class Enqueueing(_MetabolismCampaign):
                 raises=reason,
             )
         ended = put("by hand", kind=BY_HAND)
-        run.step(
-            "it ends",
-            lambda: update_job_state(
-                connection, ended.job_id, "failed", last_error="given up", now_ns=run.clock()
-            ),
-        )
+        move = partial(self._move, connection, run, ended.job_id)
+        run.step("it ends", partial(move, "failed", last_error="given up"))
+        run.promise("ended", job_id=ended.job_id, state="failed", last_error="given up")
+        for state in ("queued", "completed"):
+            run.step(f"it does not become {state}", partial(move, state), raises=JobIsTerminal)
         put("by hand", label="the key is free again", kind=BY_HAND)
         assert first.job_id == 1
+
+    def promised_ended(
+        self, root: Path, evidence: Evidence, *, job_id: int, state: str, last_error: str
+    ) -> bool:
+        """A job that was ended by hand stays so, and so does the reason."""
+        [job] = [job for job in evidence.observed["jobs"] if job["job_id"] == job_id]
+        return (job["state"], job["last_error"]) == (state, last_error)
+
+    def _move(
+        self, connection: apsw.Connection, run: Run, job_id: int, state: str, **more: Any
+    ) -> Job:
+        return update_job_state(connection, job_id, state, now_ns=run.clock(), **more)
 
     def _put(
         self, connection: apsw.Connection, run: Run, key: str, label: str = "", **more: Any

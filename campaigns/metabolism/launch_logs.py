@@ -10,6 +10,7 @@ import apsw
 from campaigns.metabolism.base import LEASE_NS, _MetabolismCampaign, enqueue, promise_claimed
 from harness import ANYTHING, Evidence, Run
 from store.metabolism import append_log, claim_next_job, create_log, start_run
+from store.metabolism.errors import LogRefused
 
 LOG = "logs/first/run.log"
 LINES = ("step one", "step two")
@@ -34,10 +35,19 @@ class LaunchLogs(_MetabolismCampaign):
         promise_claimed(run, claim)
         path = run.step("make the log", lambda: create_log(root, LOG), between=ANYTHING)
         run.promise("logged", path=LOG, line="started")
-        run.step("start", lambda: start_run(connection, claim, log_path=LOG, now_ns=run.clock()))
+        run.step("the log is not made twice", lambda: create_log(root, LOG), raises=LogRefused)
+        begun = run.step(
+            "start", lambda: start_run(connection, claim, log_path=LOG, now_ns=run.clock())
+        )
+        run.promise("named", run_id=begun.run_id, path=LOG)
         for line in LINES:
             run.step(f"log {line}", partial(append_log, path, line))
             run.promise("logged", path=LOG, line=line)
+        run.step(
+            "what is missing is not made by a line",
+            partial(append_log, root / "logs/first/other.log", "lost"),
+            raises=LogRefused,
+        )
 
     def resume(self, root: Path, run: Run) -> None:
         """Whoever lives on writes to the log that is there, before the lease has lapsed."""
@@ -46,6 +56,11 @@ class LaunchLogs(_MetabolismCampaign):
             append_log(root / LOG, "after a crash")
             run.promise("logged", path=LOG, line="after a crash")
         super().resume(root, run)
+
+    def promised_named(self, root: Path, evidence: Evidence, *, run_id: int, path: str) -> bool:
+        """A run that was started with a log names it."""
+        [begun] = [row for row in evidence.observed["runs"] if row["run_id"] == run_id]
+        return bool(begun["log_path"] == path)
 
     def promised_logged(self, root: Path, evidence: Evidence, *, path: str, line: str) -> bool:
         """A line that was logged stays one of its own."""

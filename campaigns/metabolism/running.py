@@ -85,13 +85,12 @@ class Running(_Runs):
             raises=RunIsCompleted,
         )
         bad = self._start(connection, run, "bad")
-        promise_completed(
-            run, self._complete(connection, run, "bad", bad, 70, finalize=True), state="failed"
-        )
+        killed = -9  # negative, as of a process that a signal ended
+        ended = self._complete(connection, run, "bad", bad, killed, finalize=True)
+        promise_completed(run, ended, return_code=killed, state="failed")
         left = self._start(connection, run, "left")
-        promise_completed(
-            run, self._complete(connection, run, "left", left, 0, finalize=False), state="running"
-        )
+        ended = self._complete(connection, run, "left", left, 0, finalize=False)
+        promise_completed(run, ended, state="running")
 
 
 class TooLate(_Runs):

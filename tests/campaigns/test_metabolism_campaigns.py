@@ -16,7 +16,7 @@ IDLE: dict[str, set[str]] = {
     "claiming:Claiming": {invariants.REPORTED},
     "draining:Draining": {invariants.REPORTED},
     "enqueueing:Enqueueing": {invariants.REPORTED, invariants.REQUEUED},
-    "launch_logs:LaunchLogs": {invariants.REPORTED},
+    "launch_logs:LaunchLogs": set(),
     "requeueing:Requeueing": set(),
     "requeueing:RequeueingAtStart": set(),
     "requeueing:Unopened": set(),
