@@ -173,17 +173,17 @@ def run_and_job(tables: Tables) -> Iterator[Check]:
 
 
 def ended_together(tables: Tables) -> Iterator[Check]:
-    """I1-05: a job has ended if and only if its newest run has, with the state of its code."""
+    """I1-05: a job has ended if and only if the run of its last claim has, as its code says."""
     for job in tables["jobs"]:
-        newest = _newest(tables, job)
-        code = newest["return_code"] if newest is not None else None
+        own = _own(tables, job)
+        code = own["return_code"] if own is not None else None
         if job["kind"] in (BY_HAND, LEFT_RUNNING) or (code is None and job["state"] in ACTIVE):
             continue
         expected = None if code is None else "failed" if code else "completed"
         yield Check(
             ENDED_TOGETHER,
             job["state"] == expected,
-            f"{_named(job)}, and its newest run ended with {code!r}: expected {expected!r}",
+            f"{_named(job)}, and its last claim's run ended with {code!r}: expected {expected!r}",
         )
 
 

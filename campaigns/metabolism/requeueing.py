@@ -15,6 +15,7 @@ from campaigns.metabolism.base import LEASE_NS, _MetabolismCampaign, enqueue
 from campaigns.metabolism.invariants import BY_HAND, LEFT_RUNNING
 from harness import JSON, OBSERVED, UNCHANGED, Check, Evidence, Run
 from store.metabolism import (
+    Job,
     claim_next_job,
     complete_run,
     requeue_expired_jobs,
@@ -27,13 +28,15 @@ class _Lapsed(_MetabolismCampaign):
     """
     A runtime that died, with everything in it that a lapsed lease may hold.
 
-    Claimed; running with an open run; running by hand without a run, and running over an ended run:
-    two that are ambiguous; claimed under a lease that lives.
+    Claimed; claimed over the ended run of a former claim; running with an open run. Three that are
+    ambiguous: running by hand without a run, and over the run of a former claim only, and running
+    over its ended run. And claimed under a lease that lives.
     """
 
     def prepare(self, root: Path, run: Run) -> None:
         super().prepare(root, run)
         with self.opened(root) as connection:
+            self._lapse_twice(connection, run)
             for key, kind in (
                 ("claimed", "job"),
                 ("running", "job"),
@@ -41,10 +44,7 @@ class _Lapsed(_MetabolismCampaign):
                 ("ended run", LEFT_RUNNING),
             ):
                 enqueue(connection, run, key, kind=kind)
-                claim = claim_next_job(
-                    connection, owner=f"dead {key}", lease_ns=-1, now_ns=run.clock()
-                )
-                assert claim is not None
+                claim = self._claim_lapsed(connection, run, key)
                 if kind == BY_HAND:
                     update_job_state(connection, claim.job_id, "running", now_ns=run.clock())
                 elif key != "claimed":
@@ -54,12 +54,32 @@ class _Lapsed(_MetabolismCampaign):
             enqueue(connection, run, "alive")
             claim_next_job(connection, owner="alive", lease_ns=LEASE_NS, now_ns=run.clock())
 
+    def _lapse_twice(self, connection: apsw.Connection, run: Run) -> None:
+        """Let two jobs lapse over their runs, and claim both again, which starts no other run."""
+        runs = []
+        for key, kind in (("retried", "job"), ("torn again", BY_HAND)):
+            enqueue(connection, run, key, kind=kind)
+            claim = self._claim_lapsed(connection, run, key)
+            runs.append(start_run(connection, claim, now_ns=run.clock()))
+        requeue_expired_jobs(connection, now_ns=run.clock())
+        complete_run(connection, runs[0], return_code=9, now_ns=run.clock())
+        self._claim_lapsed(connection, run, "retried")
+        torn = self._claim_lapsed(connection, run, "torn again")
+        update_job_state(connection, torn.job_id, "running", now_ns=run.clock())
+
+    def _claim_lapsed(self, connection: apsw.Connection, run: Run, key: str) -> Job:
+        """Claim, which must be *key*, under a lease that has lapsed."""
+        claim = claim_next_job(connection, owner=f"dead {key}", lease_ns=-1, now_ns=run.clock())
+        assert claim is not None
+        assert claim.idempotency_key == key
+        return claim
+
 
 class Requeueing(_Lapsed):
-    """Give back once, which is two jobs, and again, which is none."""
+    """Give back once, which is three jobs, and again, which is none."""
 
     def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
-        for label, count, then in (("give back", 2, OBSERVED), ("again", 0, UNCHANGED)):
+        for label, count, then in (("give back", 3, OBSERVED), ("again", 0, UNCHANGED)):
             found = run.step(
                 label, lambda: requeue_expired_jobs(connection, now_ns=run.clock()), then=then
             )
@@ -123,8 +143,8 @@ class RequeueingAtStart(_Lapsed):
             "claim_expires_at_ns": None,
             "last_error": "the lease lapsed",
         }
+        owners = ("dead claimed", "dead retried", "dead running")
         jobs = [
-            {**job, **freed} if job["claim_owner"] in ("dead claimed", "dead running") else job
-            for job in expected["jobs"]
+            {**job, **freed} if job["claim_owner"] in owners else job for job in expected["jobs"]
         ]
         return {**expected, "jobs": jobs}
