@@ -65,3 +65,22 @@ class LaunchLogs(_MetabolismCampaign):
     def promised_logged(self, root: Path, evidence: Evidence, *, path: str, line: str) -> bool:
         """A line that was logged stays one of its own."""
         return line in evidence.observed["logs"].get(path, "").splitlines()
+
+
+class CutLine(LaunchLogs):
+    """A line follows one that a crash has cut, and neither swallows the other."""
+
+    def prepare(self, root: Path, run: Run) -> None:
+        super().prepare(root, run)
+        with self.opened(root) as connection:
+            claim = claim_next_job(connection, owner="dead", lease_ns=LEASE_NS, now_ns=run.clock())
+            assert claim is not None
+            path = create_log(root, LOG)
+            start_run(connection, claim, log_path=LOG, now_ns=run.clock())
+        with path.open("a") as file:
+            file.write("step o")
+        run.promise("logged", path=LOG, line="step o")
+
+    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
+        run.step("log after the cut", partial(append_log, root / LOG, "whole"))
+        run.promise("logged", path=LOG, line="whole")

@@ -16,6 +16,7 @@ IDLE: dict[str, set[str]] = {
     "claiming:Claiming": {invariants.REPORTED},
     "draining:Draining": {invariants.REPORTED},
     "enqueueing:Enqueueing": {invariants.REPORTED, invariants.REQUEUED},
+    "launch_logs:CutLine": set(),
     "launch_logs:LaunchLogs": set(),
     "requeueing:Requeueing": set(),
     "requeueing:RequeueingAtStart": set(),
@@ -33,6 +34,7 @@ OPENING = {"storage:EmptyDatabase", "storage:FirstOpen"}
 KINDS = {
     "storage:EmptyDatabase": {"directory_sync"},
     "storage:FirstOpen": {"directory_sync"},
+    "launch_logs:CutLine": {"file_sync", "write"},
     "launch_logs:LaunchLogs": {"directory_sync", "file_sync", "write"},
 }
 """Campaign -> what its trace holds besides statements; without it, statements are all there is."""
