@@ -22,6 +22,9 @@ from store.metabolism.errors import StaleClaim
 KEYS = {"slow": 200, "old": 100, "young": 100, "urgent": 0}
 """Key -> priority, oldest first; claimed in the order urgent, old, young, slow."""
 
+LAPSED = "slow"
+"""Key of the job whose lease has lapsed when it is claimed; it stays claimed all the same."""
+
 
 class Claiming(_MetabolismCampaign):
     """Claim until nothing is due, renew a lease, let one lapse, and come back too late."""
@@ -80,14 +83,19 @@ class Claiming(_MetabolismCampaign):
         self, connection: apsw.Connection, run: Run, key: str, *, again: bool = False
     ) -> Job:
         label = f"claim {key}{' again' if again else ''}"
-        claim = run.step(label, lambda: self._next(connection, run, f"worker of {key}"))
+        lease_ns = -1 if key == LAPSED else LEASE_NS
+        claim = run.step(
+            label, lambda: self._next(connection, run, f"worker of {key}", lease_ns=lease_ns)
+        )
         if claim is None or claim.idempotency_key != key:
             raise AssertionError(f"{key!r} was to be claimed, and it was {claim}")
         promise_claimed(run, claim)
         return claim
 
-    def _next(self, connection: apsw.Connection, run: Run, owner: str) -> Job | None:
-        return claim_next_job(connection, owner=owner, lease_ns=LEASE_NS, now_ns=run.clock())
+    def _next(
+        self, connection: apsw.Connection, run: Run, owner: str, *, lease_ns: int = LEASE_NS
+    ) -> Job | None:
+        return claim_next_job(connection, owner=owner, lease_ns=lease_ns, now_ns=run.clock())
 
     def _release(self, run: Run, claim: Job) -> None:
         """Withdraw the promise of a lease before it is replaced by a longer one."""
