@@ -11,14 +11,18 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-__all__ = ["NS_MAX", "duration_text", "moment_text", "parse_moment", "parse_seconds"]
+__all__ = ["NS_MAX", "NS_MIN", "duration_text", "moment_text", "parse_moment", "parse_seconds"]
 
 NS_MAX: Final = 2**63 - 1
 """The last moment, and the longest duration, that the database can hold."""
 
+NS_MIN: Final = 10**17
+"""The smallest count of nanoseconds that is read as a moment, in 1973: less is another unit."""
+
 _SECOND: Final = 10**9
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_COARSER: Final = ((10**11, "seconds", 10**9), (10**14, "milliseconds", 10**6))
 _FRACTIONS: Final = ((10**6, "ms"), (10**3, "us"))
 
 
@@ -63,12 +67,15 @@ def parse_moment(text: str) -> int:
 
     A time without a zone is one of UTC.
 
-    Raises: ValueError: it is neither, or lies outside 1970 to 2262; says what was expected.
+    Raises: ValueError: it is neither, lies outside 1970 to 2262, or counts another unit, as
+        ``date +%s`` does; says what was expected.
     """
     wanted = "expected nanoseconds since 1970, or a time like 2026-01-31T12:00:00Z"
     given = text.strip()
     if given.isascii() and given.isdigit():
         ns = int(given) if len(given) <= len(str(NS_MAX)) else NS_MAX + 1
+        if ns < NS_MIN:
+            raise ValueError(f"{text!r} is no count of nanoseconds; {_likely(ns)}; {wanted}.")
     else:
         try:
             moment = datetime.fromisoformat(given)
@@ -79,6 +86,15 @@ def parse_moment(text: str) -> int:
     if not 0 <= ns <= NS_MAX:
         raise ValueError(f"{text!r} lies outside the years 1970 to 2262; {wanted}.")
     return ns
+
+
+def _likely(count: int) -> str:
+    """Say which unit a count is likely of that is too small for nanoseconds."""
+    unit, size = next(
+        ((unit, size) for least, unit, size in _COARSER if count < least), ("microseconds", 10**3)
+    )
+    meant = count * size
+    return f"it looks like {unit}, which would be {meant}, that is {moment_text(meant)}"
 
 
 def parse_seconds(text: str) -> int:

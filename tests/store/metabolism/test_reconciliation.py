@@ -403,7 +403,26 @@ def test_moments_are_read_as_they_are_told() -> None:
     assert parse_seconds("0.5") == S // 2
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1969-12-31", "2263-01-01", "9" * 5_000, "-1"])
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("1700000000", "seconds"),
+        ("1700000000000", "milliseconds"),
+        ("1700000000000000", "microseconds"),
+    ],
+)
+def test_another_unit_is_refused_by_its_name(text: str, unit: str) -> None:
+    """What `date +%s` and its like print is no moment of 1970, and the error says what it is."""
+    meant = 1_700_000_000 * S
+    told = f"looks like {unit}, which would be {meant}, that is 2023-11-14T22:13:20Z"
+    with pytest.raises(ValueError, match=told):
+        parse_moment(text)
+    assert parse_moment(str(10**17)) == 10**17
+    with pytest.raises(ValueError, match="microseconds"):
+        parse_moment(str(10**17 - 1))
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0", "1969-12-31", "2263-01-01", "9" * 5_000, "-1"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
     """Anything else than a moment from 1970 to 2262 is an error that says what was expected."""
     with pytest.raises(ValueError, match="expected nanoseconds"):
