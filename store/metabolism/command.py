@@ -23,6 +23,7 @@ from store.metabolism.plain_text import printable
 
 if TYPE_CHECKING:
     from store.metabolism.reconciliation import Survey
+    from store.metabolism.reconciliation.verdict import Verdict
 
 __all__ = ["EXIT_REFUSED", "Refused", "metabolism"]
 
@@ -43,10 +44,10 @@ class Refused(click.ClickException):
     exit_code = EXIT_REFUSED
 
 
-def _moment(context: click.Context, option: click.Parameter, given: str | None) -> int:
+def _moment(context: click.Context, option: click.Parameter, given: str | None) -> int | None:
     from store.metabolism.reconciliation.moments import parse_moment
 
-    return time.time_ns() if given is None else _parsed(parse_moment, given)
+    return None if given is None else _parsed(parse_moment, given)
 
 
 def _seconds(context: click.Context, option: click.Parameter, given: str) -> int:
@@ -69,7 +70,9 @@ def metabolism() -> None:
 
 @metabolism.command()
 @click.argument("database", metavar="DB", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one finding a line.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object; each finding has a line."
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -90,7 +93,8 @@ def metabolism() -> None:
     "now_ns",
     callback=_moment,
     metavar="TIME",
-    help="Judge at this moment: ISO 8601 (UTC without a zone), or nanoseconds since 1970.",
+    help="Judge at this moment: ISO 8601 (UTC without a zone), or nanoseconds since 1970, as "
+    "date +%s%N prints them.  [default: this one]",
 )
 @click.option(
     "--logs",
@@ -103,35 +107,77 @@ def reconcile(
     as_json: bool,
     limit: int | None,
     stale_after_ns: int,
-    now_ns: int,
+    now_ns: int | None,
     logs: Path | None,
 ) -> int:
     """
     Say which rows of DB, the database of a dead runtime, contradict each other.
 
     The worst come first, each with what was expected, what was seen and why a person must decide.
-    Nothing is repaired, and no byte of DB is changed. Exit code 0: healthy; 1: a person must
-    look; 2: DB cannot be judged.
+    Before them come warnings, where there is reason to doubt that DB is whole. Nothing is
+    repaired, and no byte of DB is changed. Exit code 0: healthy; 1: a person must look; 2: DB
+    cannot be judged, and nothing is printed but the reason.
     """
-    from store.at_rest import open_at_rest
-    from store.metabolism.reconciliation import survey
-    from store.metabolism.reconciliation.soundness import require_runtime, require_sound
-
     with _explained(database), ExitStack() as stack:
-        real = Path(os.path.realpath(database))  # Path.resolve raises on a loop of links
-        folder = real.parent if logs is None else logs.resolve()
-        with open_at_rest(database) as connection:
-            require_runtime(connection)
-            require_sound(connection)
-            found = stack.enter_context(
-                survey(connection, folder=folder, now_ns=now_ns, stale_after_ns=stale_after_ns)
-            )
+        judged_at_ns = time.time_ns() if now_ns is None else now_ns
+        found, verdict = _judged(
+            stack,
+            database,
+            logs,
+            judged_at_ns=judged_at_ns,
+            stale_after_ns=stale_after_ns,
+            is_clock=now_ns is None,
+        )
         # Only now is it known that the database stayed what it was.
         if as_json:
-            _write(_json_text(found, limit))
+            _write(_json_text(found, verdict, limit))
         else:
-            _show(found, _LIMIT if limit is None else limit, real, folder)
-        return _EXIT_REVIEW if found.summary.finding_count else 0
+            _show(found, verdict, _LIMIT if limit is None else limit)
+        return 0 if verdict.is_healthy else _EXIT_REVIEW
+
+
+def _judged(
+    stack: ExitStack,
+    database: Path,
+    logs: Path | None,
+    *,
+    judged_at_ns: int,
+    stale_after_ns: int,
+    is_clock: bool,
+) -> tuple[Survey, Verdict]:
+    """Read the database at rest; the findings are there until *stack* ends."""
+    from store.at_rest import open_at_rest
+    from store.metabolism.reconciliation import survey
+    from store.metabolism.reconciliation.caveats import time_caveats, wal_caveats
+    from store.metabolism.reconciliation.census import take_census
+    from store.metabolism.reconciliation.soundness import require_runtime, require_sound
+    from store.metabolism.reconciliation.verdict import Verdict
+
+    real = Path(os.path.realpath(database))  # Path.resolve raises on a loop of links
+    folder = real.parent if logs is None else logs.resolve()
+    with open_at_rest(database) as connection:
+        require_runtime(connection)
+        require_sound(connection)
+        census = take_census(connection)
+        found = stack.enter_context(
+            survey(connection, folder=folder, now_ns=judged_at_ns, stale_after_ns=stale_after_ns)
+        )
+        caveats = wal_caveats(real)
+    ahead = time_caveats(
+        # A worker may have written to its log since.
+        latest_ns=max(judged_at_ns, time.time_ns()) if is_clock else judged_at_ns,
+        newest_row_ns=census.newest_row_ns,
+        newest_log_ns=found.summary.newest_log_ns,
+    )
+    return found, Verdict(
+        database=real,
+        folder=folder,
+        judged_at_ns=judged_at_ns,
+        stale_after_ns=stale_after_ns,
+        summary=found.summary,
+        census=census,
+        caveats=(*caveats, *ahead),
+    )
 
 
 @metabolism.command("evaluate-fixtures")
@@ -205,9 +251,9 @@ def _explained(database: Path) -> Iterator[None]:
         ) from error
 
 
-def _json_text(found: Survey, limit: int | None) -> Iterator[str]:
-    """Yield the document of `Reconciliation.to_json` piece by piece, one finding a line."""
-    members = {**found.summary.to_json(), "findings": None}
+def _json_text(found: Survey, verdict: Verdict, limit: int | None) -> Iterator[str]:
+    """Yield the document piece by piece, each member and each finding on a line of its own."""
+    members = {**verdict.to_json(), "findings": None}
     for at, name in enumerate(sorted(members)):
         yield f"{',' if at else '{'}\n  {json.dumps(name)}: "
         if name != "findings":
@@ -221,18 +267,12 @@ def _json_text(found: Survey, limit: int | None) -> Iterator[str]:
     yield "\n}\n"
 
 
-def _show(found: Survey, limit: int, database: Path, folder: Path) -> None:
+def _show(found: Survey, verdict: Verdict, limit: int) -> None:
     from store.metabolism.reconciliation.table import open_console, print_reconciliation
 
     with _output(sys.stdout) as stream:
         console = open_console(stream)
-        print_reconciliation(
-            console,
-            found.summary,
-            found.findings(limit=limit),
-            database=database,
-            folder=folder,
-        )
+        print_reconciliation(console, verdict, found.findings(limit=limit))
 
 
 def _case_lines(record: Mapping[str, Any]) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """
-Text from a database, made safe for a terminal.
+Text for a terminal: what comes from a database made safe, and counts in words.
 """
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+__all__ = ["counted", "printable"]
 
 
 def printable(text: str, *, size_max: int | None = None) -> str:
@@ -23,6 +23,16 @@ def printable(text: str, *, size_max: int | None = None) -> str:
     return (
         cut if size_max is None or len(text) <= size_max else f"{cut}... ({len(text)} characters)"
     )
+
+
+def counted(count: int, noun: str) -> str:
+    """
+    Return a count with its noun.
+
+    >>> counted(1, "job"), counted(2, "job")
+    ('1 job', '2 jobs')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _escaped(character: str) -> str:

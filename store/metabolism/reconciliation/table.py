@@ -2,41 +2,37 @@
 A reconciliation for an operator who sees this store for the first time.
 
 Everything that comes from the database is escaped and shortened before it is printed: a key may
-hold terminal escape sequences, or be a megabyte long. Where the output is no terminal it has no
-colour and a width of its own, so that the same state gives the same bytes.
+hold terminal escape sequences, or be a megabyte long.
 """
 
 from __future__ import annotations
 
-import json
-import shlex
-import textwrap
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Final, TextIO
+from typing import Final
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from store.metabolism.plain_text import printable
+from store.metabolism.plain_text import counted, printable
+from store.metabolism.reconciliation.advice import print_steps
+from store.metabolism.reconciliation.census import Census
 from store.metabolism.reconciliation.finding import Facts, Finding, Lease, Rule
-from store.metabolism.reconciliation.log_evidence import LogSeen
 from store.metabolism.reconciliation.moments import duration_text
+from store.metabolism.reconciliation.printing import open_console, paragraph, title
+from store.metabolism.reconciliation.verdict import Verdict
 from store.metabolism.reconciliation.walk import Summary
+from store.metabolism.scope import UNSEEN_LOSS
 
 __all__ = ["open_console", "print_reconciliation"]
-
-REDIRECTED_WIDTH: Final = 120
-"""How wide the table is where no terminal says otherwise, in columns."""
 
 _TABLE_WIDTH_MIN: Final = 100
 _NAME_SIZE_MAX: Final = 60
 _TEXT_SIZE_MAX: Final = 300
 
 PLAIN: Final = {
-    Rule.NO_RUN_ROW: "it is running, and no run was ever recorded",
+    Rule.NO_RUN_ROW: "it is running, and no run of its claim is recorded",
     Rule.FINALIZED: "its run has ended, and the job goes on",
     Rule.MISSING_LOG: "its launch log is gone",
     Rule.STALE_LOG: "its launch log shows no life",
@@ -51,87 +47,58 @@ _LEASES: Final = {
     Lease.NONE: "without a lease",
 }
 
-_LOOK: Final = {
-    Rule.NO_RUN_ROW: (
-        "See on the owner's host whether a process still works on the job, and whether what the "
-        "job makes is there."
-    ),
-    Rule.FINALIZED: "See whether what was to follow the run was done, and what its log ends with.",
-    Rule.MISSING_LOG: (
-        "See whether the log was moved; if only the database was copied here, name the folder "
-        "that it came from with --logs. Then look for the worker on the owner's host."
-    ),
-    Rule.STALE_LOG: (
-        "Read the log's last lines and look for the worker on the owner's host; where the log "
-        "could not be looked at, try again as a user who may."
-    ),
-}
 
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Leave it to the command to end quietly; rich would exit with status 1."""
-        raise
-
-
-def open_console(stream: TextIO) -> Console:
-    """Return a console on *stream*, with colour and the terminal's width on a terminal only."""
-    is_terminal = stream.isatty()
-    return _Console(
-        file=stream,
-        force_terminal=is_terminal,
-        color_system="auto" if is_terminal else None,
-        width=None if is_terminal else REDIRECTED_WIDTH,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-
-
-def print_reconciliation(
-    console: Console,
-    summary: Summary,
-    findings: Iterable[Finding],
-    *,
-    database: Path,
-    folder: Path,
-) -> None:
+def print_reconciliation(console: Console, verdict: Verdict, findings: Iterable[Finding]) -> None:
     """
-    Print what to look at first, why, what may be done, and the counts; one line if healthy.
+    Print the warnings, what to look at first, why, what may be done, and the counts.
+
+    A database without findings takes a line or two.
 
     Args:
         findings: Those to show, worst first; the rest is counted.
-        database: Absolute, for the commands that are shown.
-        folder: Where relative log paths begin.
     """
+    summary = verdict.summary
+    for caveat in verdict.caveats:
+        words = printable(f"warning ({caveat.kind}): {caveat.text}")
+        paragraph(console, words, indent="", style="bold")
     if not summary.finding_count:
-        console.print(Text(_healthy(summary), style="green"), soft_wrap=True)
+        _print_nothing_found(console, verdict)
         return
     shown = list(findings)
     console.print(Text(_headline(summary), style="bold"))
     _print_findings(console, shown)
     if more := summary.finding_count - len(shown):
-        _print(console, f"{more} more; --limit {summary.finding_count} or --json shows all.")
-    broken = [rule for rule in Rule if summary.rule_counts[rule.value]]
-    _print_reasons(console, broken)
-    _print_steps(console, broken, shown, database, folder)
-    _print_counts(console, summary)
+        paragraph(console, f"{more} more; --limit {summary.finding_count} or --json shows all.")
+    _print_reasons(console, [rule for rule in Rule if any(one.rule is rule for one in shown)])
+    print_steps(console, PLAIN, shown, database=verdict.database, folder=verdict.folder)
+    _print_counts(console, verdict)
+    _print_worth(console, summary)
 
 
-def _healthy(summary: Summary) -> str:
+def _print_nothing_found(console: Console, verdict: Verdict) -> None:
+    """Print one line on the held jobs, one on all, and the limits where there is a doubt."""
+    summary = verdict.summary
+    is_sure = not verdict.caveats
+    verb = "contradicts" if is_sure else "is seen to contradict"
     line = (
-        f"healthy: {_counted(summary.active_count, 'claimed or running job')}, and none "
-        "contradicts its runs and launch logs"
+        f"{'healthy' if is_sure else 'nothing found in what can be read'}: "
+        f"{counted(summary.active_count, 'claimed or running job')}, and none {verb} its runs and "
+        "launch logs"
     )
     if summary.requeueable_count:
         line += f"; {summary.requeueable_count} with a lapsed lease, for requeue_expired_jobs"
-    return f"{line}."
+    console.print(Text(f"{line}.", style="green" if is_sure else "bold"), soft_wrap=True)
+    paragraph(console, _jobs_in_all(verdict.census), indent="")
+    if summary.unleased_count:
+        paragraph(console, _unleased(summary), indent="")
+    if not is_sure:
+        _print_worth(console, summary)
 
 
 def _headline(summary: Summary) -> str:
     return (
-        f"needs review: {_counted(summary.finding_count, 'finding')} in "
-        f"{_counted(summary.active_count, 'claimed or running job')}; what to look at first comes "
+        f"needs review: {counted(summary.finding_count, 'finding')} in "
+        f"{counted(summary.active_count, 'claimed or running job')}; what to look at first comes "
         "first."
     )
 
@@ -164,8 +131,15 @@ def _cells(finding: Finding) -> tuple[str, str, str, str]:
         _job(finding.facts),
         f"{PLAIN[finding.rule]}\nfinding {finding.finding_id}",
         printable(finding.expected, size_max=_TEXT_SIZE_MAX),
-        printable(finding.observed, size_max=_TEXT_SIZE_MAX),
+        _seen(finding),
     )
+
+
+def _seen(finding: Finding) -> str:
+    seen = printable(finding.observed, size_max=_TEXT_SIZE_MAX)
+    if finding.rule is not Rule.FINALIZED or finding.facts.log_path is None:
+        return seen
+    return f"{seen}\nits launch log: {printable(finding.facts.log_path, size_max=_TEXT_SIZE_MAX)}"
 
 
 def _job(facts: Facts) -> str:
@@ -183,85 +157,53 @@ def _job(facts: Facts) -> str:
 
 
 def _print_reasons(console: Console, broken: Sequence[Rule]) -> None:
-    _title(console, "Why a person must look")
+    if not broken:
+        return
+    title(console, "Why a person must look")
     for rule in broken:
-        _print(console, f"Where {PLAIN[rule]}: {rule.why}")
+        paragraph(console, f"Where {PLAIN[rule]}: {rule.why}")
 
 
-def _print_steps(
-    console: Console, broken: Sequence[Rule], shown: Sequence[Finding], database: Path, folder: Path
-) -> None:
-    _title(console, "What may be done next (nothing was changed, and nothing is done for you)")
-    _print(console, "Look into a copy; another tool may write to what it opens:")
-    _command(console, f"mkdir look && cp {_quoted(str(database))}* look/")
-    ids = ", ".join(str(job_id) for job_id in sorted({finding.job_id for finding in shown}))
-    for table, order in (("jobs", "job_id"), ("runs", "run_id")):
-        sql = f"SELECT * FROM {table} WHERE job_id IN ({ids or 'JOB'}) ORDER BY {order}"
-        _command(console, f'sqlite3 {_quoted(f"look/{database.name}")} "{sql}"')
-    for rule in broken:
-        _print(console, f"Where {PLAIN[rule]}: {_LOOK[rule]}")
-        logs = [one.facts.log_path for one in shown if one.rule is rule and _has_log(one.facts)]
-        if logs:
-            _command(console, f"tail {_quoted(str(folder / str(logs[0])))}")
-    _print(
-        console,
-        "When you know what happened, say so, job by job: 'completed' and 'failed' end a job, "
-        "'recoverable' lets a worker claim it again:",
-    )
-    path = json.dumps(str(database), ensure_ascii=False)
-    code = (
-        "import time; from pathlib import Path; from store.metabolism import *; "
-        f"update_job_state(connect(Path({path})), {shown[0].job_id if shown else 'JOB'}, "
-        '"recoverable", now_ns=time.time_ns())'
-    )
-    _command(console, f"python -c {_quoted(code)}")
-
-
-def _has_log(facts: Facts) -> bool:
-    return facts.log_seen in (LogSeen.FILE, LogSeen.UNREADABLE)
-
-
-def _print_counts(console: Console, summary: Summary) -> None:
-    _title(console, "Counts")
+def _print_counts(console: Console, verdict: Verdict) -> None:
+    summary = verdict.summary
+    title(console, "Counts")
     size = max(len(str(count)) for count in summary.rule_counts.values())
     for rule, count in summary.rule_counts.items():
-        _print(console, f"{count:>{size}}  {rule}: {PLAIN[Rule(rule)]}")
-    _print(console, _requeueable(summary))
-    _title(console, "What this is worth")
-    _print(console, summary.claim_ceiling)
+        paragraph(console, f"{count:>{size}}  {rule}: {PLAIN[Rule(rule)]}")
+    paragraph(console, _jobs_in_all(verdict.census))
+    if summary.unleased_count:
+        paragraph(console, _unleased(summary))
+    paragraph(console, _requeueable(summary))
+
+
+def _print_worth(console: Console, summary: Summary) -> None:
+    title(console, "What this is worth")
+    paragraph(console, summary.claim_ceiling)
+    paragraph(console, UNSEEN_LOSS)
+
+
+def _jobs_in_all(census: Census) -> str:
+    if not census.job_count:
+        return "It holds no job at all: was its -wal file copied too?"
+    states = [f"{count} {state}" for state, count in census.job_counts.items() if count]
+    return f"{counted(census.job_count, 'job')} in all: {', '.join(states)}."
+
+
+def _unleased(summary: Summary) -> str:
+    count = summary.unleased_count
+    verb = "is" if count == 1 else "are"
+    return (
+        f"{counted(count, 'running job')} {verb} under no lease at all: requeue_expired_jobs "
+        f"never gives {'it' if count == 1 else 'them'} back."
+    )
 
 
 def _requeueable(summary: Summary) -> str:
     count, found = summary.requeueable_count, summary.requeueable_finding_count
     if not count:
         return "requeue_expired_jobs would give back no job: no lease has lapsed that it may end."
-    line = f"requeue_expired_jobs would give back {_counted(count, 'job')}: the lease has lapsed"
+    line = f"requeue_expired_jobs would give back {counted(count, 'job')}: the lease has lapsed"
     if found:
-        return f"{line}. {found} of them have a finding: look before the runtime starts again."
+        verb = "has" if found == 1 else "have"
+        return f"{line}. {found} of them {verb} a finding: look before the runtime starts again."
     return f"{line}, and nobody has to look."
-
-
-def _title(console: Console, words: str) -> None:
-    console.print()
-    console.print(Text(words, style="bold"))
-
-
-def _print(console: Console, words: str) -> None:
-    """Print our own words, wrapped without spaces at the end of a line."""
-    for line in textwrap.wrap(
-        words, max(20, console.width), initial_indent="  ", subsequent_indent="  "
-    ):
-        console.print(Text(line), soft_wrap=True)
-
-
-def _command(console: Console, words: str) -> None:
-    """Print unwrapped, to be copied."""
-    console.print(Text(f"    {words}"), soft_wrap=True)
-
-
-def _quoted(words: str) -> str:
-    return printable(shlex.quote(words))
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

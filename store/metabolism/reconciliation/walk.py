@@ -61,12 +61,18 @@ class Summary:
         rule_counts: The findings of each rule, worst rule first, zeros included.
         requeueable_count: The jobs that `requeue_expired_jobs` would give back by itself.
         requeueable_finding_count: Those of them that have a finding: to be looked at before.
+        unleased_count: The running jobs under no lease at all, which `requeue_expired_jobs` never
+            gives back.
+        newest_log_ns: When the newest launch log that was looked at was last written; None without
+            one. No part of the JSON.
     """
 
     active_count: int = 0
     rule_counts: dict[str, int] = field(default_factory=lambda: {rule.value: 0 for rule in Rule})
     requeueable_count: int = 0
     requeueable_finding_count: int = 0
+    unleased_count: int = 0
+    newest_log_ns: int | None = None
 
     @property
     def finding_count(self) -> int:
@@ -101,6 +107,7 @@ class Summary:
             "rule_counts": dict(self.rule_counts),
             "scope_boundaries": list(self.scope_boundaries),
             "status": self.status,
+            "unleased_count": self.unleased_count,
         }
 
 
@@ -209,6 +216,8 @@ def _contradictions(
             log = None
             if _is_open(job) and job.log_path is not None:
                 log = look_at_log(folder, found.path(job.log_path))
+                _note_newest(summary, log)
+            summary.unleased_count += job.claim_expires_at_ns is None
             rule = _broken_rule(job, log, oldest_ns)
             is_requeueable = _is_requeueable(job, found.now_ns)
             summary.requeueable_count += is_requeueable
@@ -216,6 +225,11 @@ def _contradictions(
                 summary.rule_counts[rule.value] += 1
                 summary.requeueable_finding_count += is_requeueable
                 yield rule, job, log
+
+
+def _note_newest(summary: Summary, log: LogEvidence) -> None:
+    known = (summary.newest_log_ns, log.modified_at_ns)
+    summary.newest_log_ns = max((at for at in known if at is not None), default=None)
 
 
 def _broken_rule(job: HeldJob, log: LogEvidence | None, oldest_ns: int) -> Rule | None:

@@ -15,6 +15,8 @@ from store.metabolism.__main__ import main
 
 @pytest.fixture
 def run(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
     def command(*arguments: object) -> Answer:
         with monkeypatch.context() as patched:
             for name in ("stdout", "stderr"):

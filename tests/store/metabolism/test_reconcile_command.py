@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,19 +32,24 @@ from rich.console import Console
 from store.metabolism import connect, job_by_id
 from store.metabolism.command import metabolism
 from store.metabolism.reconciliation import reconcile, survey
-from store.metabolism.reconciliation.table import print_reconciliation
+from store.metabolism.reconciliation.caveats import time_caveats
+from store.metabolism.reconciliation.census import take_census
+from store.metabolism.reconciliation.table import PLAIN, print_reconciliation
+from store.metabolism.reconciliation.verdict import Verdict
+from store.metabolism.records import JobState
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-def test_a_healthy_database_is_one_line(run: Run, world: HeldWorld) -> None:
-    """MR-030: without a finding the exit code is 0, and one line says so."""
+def test_a_healthy_database_is_two_lines(run: Run, world: HeldWorld) -> None:
+    """MR-030: without a finding the exit code is 0, one line says so, and one counts all jobs."""
     world.job(state="claimed", claim_expires_at_ns=NOW - S)
     answer = run("reconcile", dead(world), "--now", NOW)
     assert answer == (
         0,
         "healthy: 1 claimed or running job, and none contradicts its runs and launch logs; "
-        "1 with a lapsed lease, for requeue_expired_jobs.\n",
+        "1 with a lapsed lease, for requeue_expired_jobs.\n"
+        "1 job in all: 1 claimed.\n",
         "",
     )
 
@@ -68,8 +75,10 @@ def test_an_operator_reads_what_is_wrong_why_and_what_to_do(run: Run, world: Hel
             f"3  {NO_RUN}",
             f"1  {FINALIZED}",
             "0  running_job_missing_launch_log",
-            "requeue_expired_jobs would give back 1 job: the lease has lapsed. 1 of them",
+            "5 jobs in all: 5 running.",
+            "requeue_expired_jobs would give back 1 job: the lease has lapsed. 1 of them has",
             "What this is worth",
+            "Cannot tell what a -wal held that was lost",
         )
     ]
     assert places == sorted(places)
@@ -88,7 +97,7 @@ def test_no_byte_and_no_time_of_the_folder_changes(
     assert state_of(database.parent) == before
     found = json.loads(answer.out)
     assert [one["rule"] for one in found["findings"]] == STATES[build]
-    assert answer.code == bool(STATES[build])
+    assert answer.code == bool(STATES[build] or found["warnings"])
 
 
 def test_the_group_answers_inside_another_command(world: HeldWorld) -> None:
@@ -111,7 +120,16 @@ def test_json_is_the_reconciliation_and_the_same_again(run: Run, world: HeldWorl
     expected = reconcile(world.connection, folder=database.parent, now_ns=NOW).to_json()
     first = run("reconcile", database, "--now", NOW, "--json")
     assert first == run("reconcile", database, "--now", NOW, "--json")
-    assert json.loads(first.out) == json.loads(json.dumps(expected))
+    document = json.loads(first.out)
+    assert {name: document[name] for name in expected} == json.loads(json.dumps(expected))
+    assert {name: document[name] for name in set(document) - set(expected)} == {
+        "database": str(database),
+        "judged_at_ns": NOW,
+        "stale_after_ns": 600 * S,
+        "job_count": 5,
+        "job_counts": {**dict.fromkeys(JobState, 0), "running": 5},
+        "warnings": [],
+    }
     two = json.loads(run("reconcile", database, "--now", NOW, "--json", "--limit", 2).out)
     assert (len(two["findings"]), two["finding_count"]) == (2, 5)
 
@@ -129,6 +147,33 @@ def test_only_the_first_are_shown(
     assert answer.out.count(" finding ") == shown
     assert more in answer.out
     assert f"25  {NO_RUN}" in answer.out
+    told = [len(re.findall(rf"Where {words}: ", answer.out)) for words in PLAIN.values()]
+    assert told == ([2, 0, 0, 0] if shown else [0, 0, 0, 0])
+    assert ("Why a person must look" in answer.out) == bool(shown)
+
+
+def test_every_log_that_is_there_can_be_read_by_one_command(run: Run, world: HeldWorld) -> None:
+    """Each shown finding has its own line, that of an ended run too; none is for what is gone."""
+    for job_id in range(1, 7):
+        world.job(job_id)
+    world.run(1, log_path="ended.log", completed_at_ns=NOW - S, return_code=0)
+    world.run(2, log_path="ended-gone.log", completed_at_ns=NOW - S, return_code=0)
+    for job_id, log_path in ((3, "silent.log"), (4, "also silent.log"), (5, "gone.log")):
+        world.run(job_id, log_path=log_path)
+    for log_path in ("ended.log", "silent.log", "also silent.log"):
+        world.log(log_path, age_ns=1_200 * S)
+    database = dead(world)
+    folder = database.parent
+    answer = run("reconcile", database, "--now", NOW)
+    assert [line.strip() for line in answer.out.splitlines() if line.startswith("    tail")] == [
+        f"tail {folder}/ended.log",
+        f"tail {folder}/silent.log",
+        f"tail '{folder}/also silent.log'",
+    ]
+    assert "its launch log: ended.log" in answer.out
+    assert "ended-gone.log" in "".join(answer.out.split())
+    two = run("reconcile", database, "--now", NOW, "--limit", 2)
+    assert two.out.count("    tail ") == 1
 
 
 def test_what_a_log_counts_as_is_the_operators_choice(run: Run, world: HeldWorld) -> None:
@@ -181,9 +226,16 @@ def test_the_answer_fits_the_terminal(width: int, world: HeldWorld) -> None:
     written = StringIO()
     console = Console(file=written, width=width, markup=False, highlight=False)
     with survey(world.connection, folder=world.folder, now_ns=NOW) as found:
-        print_reconciliation(
-            console, found.summary, found.findings(), database=world.path, folder=world.folder
+        verdict = Verdict(
+            database=world.path,
+            folder=world.folder,
+            judged_at_ns=NOW,
+            stale_after_ns=600 * S,
+            summary=found.summary,
+            census=take_census(world.connection),
+            caveats=time_caveats(latest_ns=0, newest_row_ns=NOW, newest_log_ns=NOW),
         )
+        print_reconciliation(console, verdict, found.findings())
     lines = written.getvalue().splitlines()
     assert [line for line in lines if len(line) > width and not line.startswith("    ")] == []
     assert ("+--" in written.getvalue()) == (width >= 100)
@@ -192,36 +244,66 @@ def test_the_answer_fits_the_terminal(width: int, world: HeldWorld) -> None:
 def test_redirected_output_does_not_depend_on_the_environment(
     run: Run, world: HeldWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No colour and no other width, whatever the variables of a terminal say."""
+    """No colour and no other width, whatever the variables of a terminal say, but for COLUMNS."""
     several(world)
     database = dead(world)
     first = run("reconcile", database, "--now", NOW)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert run("reconcile", database, "--now", NOW) == first
+    for unset in ("", "0", "-5", "wide", "9" * 99, "120"):
+        monkeypatch.setenv("COLUMNS", unset)
+        assert run("reconcile", database, "--now", NOW) == first
+    widths = []
+    for asked in ("1", "40", "160"):
+        monkeypatch.setenv("COLUMNS", asked)
+        lines = run("reconcile", database, "--now", NOW).out.splitlines()
+        widths.append(max(len(line) for line in lines if not line.startswith("    ")))
+    assert 10 < widths[0] <= 20 < widths[1] <= 40 < 120 < widths[2] <= 160
 
 
 @pytest.mark.slow
 def test_the_decision_that_is_shown_can_be_copied(run: Run, tmp_path: Path) -> None:
-    """The printed commands work as they are, in a folder whose name needs quoting."""
+    """The printed commands work as they are, in a folder whose name needs quoting, but for the
+    decision: it needs a job and a state, changes nothing without, and is printed once."""
     world = HeldWorld(tmp_path / "a 'b' \"c\" $d")
-    world.job()
+    world.job(7)
+    world.job(8)
+    world.run(8, log_path="8.log")
+    world.log("8.log", age_ns=1_200 * S)
     answer = run("reconcile", world.close(), "--now", NOW)
     commands = [line.strip() for line in answer.out.splitlines() if line.startswith("    ")]
-    for command in commands:
-        if command.startswith("sqlite3 "):
-            continue
-        command = command.replace("python -c", f"{sys.executable} -c")
+    assert [command.split()[0] for command in commands] == [
+        "mkdir",
+        "sqlite3",
+        "sqlite3",
+        "tail",
+        sys.executable,
+    ]
+
+    def done(command: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        done = subprocess.run(
+        return subprocess.run(
             command, shell=True, cwd=tmp_path, capture_output=True, text=True, env=environment
         )
-        assert (command, done.returncode, done.stderr) == (command, 0, "")
+
+    for command in commands[:4]:
+        if shutil.which(command.split()[0]):
+            ended = done(command)
+            assert (command, ended.returncode, ended.stderr) == (command, 0, "")
     assert (tmp_path / "look" / world.path.name).is_file()
+    decision = commands[4]
+    assert "name 'JOB' is not defined" in done(decision).stderr
+    assert "UnknownJobState" in done(decision.replace("JOB", "7")).stderr
+    ended = done(decision.replace("JOB", "7").replace("STATE", "failed"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Job(job_id=7" in ended.stdout
+    assert "state='failed'" in ended.stdout
     connection = connect(world.path)
-    assert job_by_id(connection, 1).state == "recoverable"
+    assert [job_by_id(connection, job_id).state for job_id in (7, 8)] == ["failed", "running"]
     connection.close()
+    world.path.unlink()
+    assert "CannotOpen" in done(decision.replace("JOB", "7")).stderr
+    assert not world.path.exists()
 
 
 @pytest.mark.slow
