@@ -51,10 +51,12 @@ class FindingSorter:
     def take(self, contradictions: Iterator[Contradiction]) -> None:
         """Keep all of them, fetching one at a time."""
         marks = ", ".join("?" * (3 + len(self._COLUMNS)))
-        with self._database:
-            self._database.executemany(
-                f"INSERT INTO found VALUES ({marks})", map(self._row, contradictions)
-            )
+        # No savepoint: without a journal there is no way back, and trying it would hide the error.
+        rows(self._database, "BEGIN")
+        self._database.executemany(
+            f"INSERT INTO found VALUES ({marks})", map(self._row, contradictions)
+        )
+        rows(self._database, "COMMIT")
 
     def in_order(self, limit: int | None) -> Iterator[Finding]:
         """Yield them as findings, worst first."""
