@@ -151,7 +151,10 @@ class StillOpen(AtRestError):
         pid: The process, or None where the kernel does not tell.
     """
 
-    expected = "a database that nobody has open. End the process, or let it answer itself"
+    expected = (
+        "a database that nobody has open. End the process first; while it lives, ask through a "
+        "connection of its own"
+    )
 
     def __init__(self, path: Path, pid: int | None) -> None:
         who = "a process that the kernel does not name" if pid is None else f"process {pid}"
@@ -216,7 +219,7 @@ def _judge(main: Path) -> bool:
     if len(header) < _HEADER_SIZE:
         raise NotADatabase(main, f"has {len(header)} bytes" if header else "is empty")
     if not header.startswith(_MAGIC):
-        raise NotADatabase(main, f"begins with {header[:16]!r}")
+        raise NotADatabase(main, "does not begin as an SQLite database does")
     _head(shm, 0, locks=_SHM_LOCKS, of=main)
     # SQLite's own rule: a journal whose first byte is 0 was ended by its commit.
     if (_head(journal, 1) or b"\0") != b"\0":

@@ -87,7 +87,10 @@ def _invoke(arguments: list[str]) -> int:
         hint = ""
         if isinstance(error, click.UsageError) and error.ctx is not None:
             hint = f" See {error.ctx.command_path} --help."
-        print_error(error.format_message() + hint)
+        message = error.format_message()
+        if hint and not message.endswith((".", "?", "!")):
+            message += "."  # as after "(Possible options: ...)"
+        print_error(message + hint)
         return error.exit_code
     return code if isinstance(code, int) else 0
 

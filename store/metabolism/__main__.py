@@ -1,5 +1,7 @@
 """
 ``python -m store.metabolism``: the commands of `command`, without the rest of the project.
+
+Errors look as those of ``crashconform metabolism`` do: one paragraph that begins with the name.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from store.metabolism.command import EXIT_REFUSED, metabolism
 __all__ = ["main"]
 
 _EXIT_STOPPED = 3
+_NAME = "python -m store.metabolism"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,16 +28,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = metabolism.main(
             None if arguments is None else list(arguments),
-            prog_name="python -m store.metabolism",
+            prog_name=_NAME,
             standalone_mode=False,
         )
     except click.exceptions.Abort:
-        click.echo("interrupted", err=True)
+        click.echo(f"{_NAME}: interrupted", err=True)
         return _EXIT_STOPPED
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return EXIT_REFUSED
+    except click.ClickException as error:
+        click.echo(f"{_NAME}: error: {_message(error)}", err=True)
+        return EXIT_REFUSED
     return code if isinstance(code, int) else 0
+
+
+def _message(error: click.ClickException) -> str:
+    message = error.format_message().rstrip()
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return message
+    end = "" if message.endswith((".", "?", "!")) else "."
+    return f"{message}{end} See {error.ctx.command_path} --help."
 
 
 def _never_fail_to_print() -> None:

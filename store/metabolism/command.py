@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from store.metabolism.plain_text import printable
+from store.metabolism.plain_text import counted, printable
 
 if TYPE_CHECKING:
     from store.metabolism.reconciliation import Survey
@@ -63,7 +63,7 @@ def _parsed(parse: Callable[[str], int], given: str) -> int:
         raise click.BadParameter(printable(str(error))) from error
 
 
-@click.group()
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def metabolism() -> None:
     """Look at the durable record of a metabolism runtime; nothing is ever changed."""
 
@@ -207,7 +207,7 @@ def evaluate_fixtures(folder: Path, as_json: bool) -> int:
     if as_json:
         _write([json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False), "\n"])
     else:
-        _write(f"{line}\n" for line in _case_lines(record))
+        _write(f"{line}\n" for line in _case_lines(record, folder))
     return 0 if record["status"] == "pass" else 1
 
 
@@ -275,16 +275,24 @@ def _show(found: Survey, verdict: Verdict, limit: int) -> None:
         print_reconciliation(console, verdict, found.findings(limit=limit))
 
 
-def _case_lines(record: Mapping[str, Any]) -> Iterator[str]:
+def _case_lines(record: Mapping[str, Any], folder: Path) -> Iterator[str]:
     cases = record.get("cases", [])
     for case in cases:
         verdict = "pass" if case["met"] else "FAIL"
         status = f"expected {case['expected_status']}, observed {case['observed_status']}"
         yield f"{verdict}  {printable(str(case['case']))}: {status}"
         for wrong in case["mismatches"]:
-            what = f"expected {wrong['expected']!r}, observed {wrong['observed']!r}"
+            what = f"expected {_value(wrong['expected'])}, observed {_value(wrong['observed'])}"
             yield f"      {printable(str(wrong['place']))}: {printable(what)}"
-    yield f"{record['status']}: {len(cases)} {'case' if len(cases) == 1 else 'cases'}"
+    if cases:
+        yield f"{record['status']}: {counted(len(cases), 'case')}"
+    else:
+        yield f"{record['status']}: no *.json is in {printable(str(folder))}; expected a case."
+
+
+def _value(value: Any) -> str:
+    """Return a value of a fixture as a fixture says it."""
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _write(pieces: Iterable[str]) -> None:

@@ -318,9 +318,35 @@ def test_fixtures_that_pass_or_fail_or_cannot_be_read(run: Run, tmp_path: Path) 
     for case in record["cases"]:
         assert case["case"] in run("evaluate-fixtures", "--input", fixtures).out
     failed = run("evaluate-fixtures", "--input", tmp_path)
-    assert (failed.code, failed.out.splitlines()[-1]) == (1, "fail: 0 cases")
+    told = f"fail: no *.json is in {tmp_path}; expected a case.\n"
+    assert (failed.code, failed.out) == (1, told)
     missing = run("evaluate-fixtures", "--input", tmp_path / "none")
     assert (missing.code, missing.out, missing.err.count("\n")) == (2, "", 1)
+
+
+def test_a_mismatch_is_told_in_the_words_of_a_fixture(run: Run, tmp_path: Path) -> None:
+    """What is not there is called nothing, and other values look as they do in the file."""
+    claim = {"do": "claim_next_job", "owner": "w", "as": "claim"}
+    steps = [
+        {"do": "enqueue_job", "kind": "a", "idempotency_key": "a", "returns": {"inserted": False}},
+        {**claim, "as": "first"},
+        {"do": "renew_claim", "claim": "first", "raises": "StaleClaim"},
+        claim,
+    ]
+    case: dict[str, object] = {"case": "a", "about": "A case.", "expected_status": "pass"}
+    case["expect"] = {"status": "healthy"}
+    (tmp_path / "a.json").write_text(json.dumps({**case, "steps": steps}))
+    answer = run("evaluate-fixtures", "--input", tmp_path)
+    assert (answer.code, answer.out.splitlines()) == (
+        1,
+        [
+            "FAIL  a: expected pass, observed fail",
+            "      steps[0].returns.inserted: expected false, observed true",
+            '      steps[2].raises: expected "StaleClaim", observed nothing',
+            '      steps[3].as: expected "claim", observed nothing',
+            "fail: 1 case",
+        ],
+    )
 
 
 def _start(database: Path, **streams: object) -> subprocess.Popen[bytes]:
@@ -353,4 +379,4 @@ def test_an_answer_that_is_not_read_or_cannot_be_written(world: HeldWorld) -> No
         assert stopped.stdout.read(1) == b"{"
         stopped.send_signal(signal.SIGINT)
         _, err = stopped.communicate()
-        assert (err.strip(), stopped.returncode) == (b"interrupted", 3)
+        assert (err.strip(), stopped.returncode) == (b"python -m store.metabolism: interrupted", 3)

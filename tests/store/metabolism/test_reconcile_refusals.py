@@ -106,7 +106,7 @@ def _open_in_this_process(world: HeldWorld) -> Path:
 REFUSED = {
     _no_such_file: "none.sqlite3",
     _a_folder: "living",
-    _not_a_database: "not",
+    _not_a_database: "does not begin as an SQLite database does; expected",
     _an_empty_file: "is empty",
     _without_a_table: "the database is empty",
     _of_something_else: "notes",
@@ -166,6 +166,8 @@ def test_no_damage_ends_in_a_traceback(run: Run, world: HeldWorld) -> None:
     "options",
     [
         ("--now", "soon"),
+        ("--now", str(NOW // 10**9)),
+        ("--lo", "/"),
         ("--now", "1900-01-01"),
         ("--stale-after", "-1"),
         ("--stale-after", "nan"),
@@ -180,5 +182,20 @@ def test_a_wrong_command_line_is_refused(
 ) -> None:
     """The exit code is 2, and the option is named."""
     answer = run("reconcile", dead(world), *options)
-    assert (answer.code, answer.out) == (2, "")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
     assert options[0] in answer.err
+    assert answer.err.startswith("python -m store.metabolism: error: ")
+    told, hint = answer.err[:-1].split(" See ")
+    assert told.endswith((".", "?"))
+    assert hint == "python -m store.metabolism reconcile --help."
+
+
+@pytest.mark.parametrize("options", [("-h",), ("reconcile", "-h"), ("evaluate-fixtures", "--help")])
+def test_help_is_asked_for_in_either_way(options: tuple[str, ...], run: Run) -> None:
+    """Short and long, for the group and for each command, as in the rest of the project."""
+    answer = run(*options)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith(
+        f"Usage: {' '.join(('python -m store.metabolism', *options[:-1]))}"
+    )
+    assert "-h, --help" in answer.out
