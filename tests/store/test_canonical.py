@@ -10,6 +10,7 @@ import struct
 from random import Random
 
 import pytest
+import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +46,12 @@ VALUES = st.recursive(
 
 
 @UNHURRIED
+@given(VALUES)
+def test_the_fast_way_writes_what_rfc8785_asks(value: JsonValue) -> None:
+    """Whichever encoder is taken, the bytes are those of the library made for the standard."""
+    assert encode(value) == rfc8785.dumps(value)  # type: ignore[arg-type]
+
+
 @given(VALUES)
 def test_a_value_survives_its_bytes(value: JsonValue) -> None:
     """Decoding gives an equal value back, and its bytes are again the same."""

@@ -54,7 +54,7 @@ def _enqueue(
     if held:
         return Job._make(held[0]), False
     values = ("mail", "local", "{}", key, priority, not_before_ns, now_ns, now_ns)
-    return Job._make(rows(c, queue._INSERT, values)[0]), True
+    return Job._make(rows(c, f"{queue._INSERT} RETURNING *", values)[0]), True
 
 
 def _renew(c: apsw.Connection, claim: Job, lease_ns: int, now_ns: int) -> Job:
@@ -90,14 +90,15 @@ def _requeue(c: apsw.Connection, now_ns: int) -> int:
 def _start(c: apsw.Connection, claim: Job, now_ns: int) -> Run:
     """Moves the job and inserts the run, each in a transaction of its own."""
     held = (queue.JobState.CLAIMED, claim.attempts)
-    if queue.move(c, claim.job_id, queue.JobState.RUNNING, held=held, now_ns=now_ns) is None:
+    if not queue.move(c, claim.job_id, queue.JobState.RUNNING, held=held, now_ns=now_ns):
         raise StaleClaim(claim.job_id, claim.attempts, "")
-    return Run._make(rows(c, runs._INSERT, (claim.job_id, claim.attempts, now_ns, None))[0])
+    values = (claim.job_id, claim.attempts, now_ns, None)
+    return Run._make(rows(c, f"{runs._INSERT} RETURNING *", values)[0])
 
 
 def _complete(c: apsw.Connection, run: Run, code: int, finalize_job: bool, now_ns: int) -> Run:
     """Ends the run, and then its job whoever runs it by now."""
-    ended = Run._make(rows(c, runs._COMPLETE, (now_ns, code, run.run_id))[0])
+    ended = Run._make(rows(c, f"{runs._COMPLETE} RETURNING *", (now_ns, code, run.run_id))[0])
     if finalize_job:
         state = queue.JobState.FAILED if code else queue.JobState.COMPLETED
         queue.move(c, run.job_id, state, now_ns=now_ns)

@@ -226,14 +226,15 @@ def test_a_claim_waits_for_the_lock_and_gets_the_next_job(
     for each in (first, second):
         each.do("open", path=Path(c.db_filename("main")), is_stepped=True)
     first.send("claim", owner="first", now_ns=5)
-    assert stopped_before(first, "COMMIT") == ["BEGIN IMMEDIATE", "UPDATE jobs", "COMMIT"]
+    before = ["BEGIN IMMEDIATE", "SELECT *", "UPDATE jobs", "COMMIT"]
+    assert stopped_before(first, "COMMIT") == before
     second.send("claim", owner="second", now_ns=6)
     assert stopped_before(second, "BEGIN IMMEDIATE") == ["BEGIN IMMEDIATE"]
     for count in range(3):
         assert second.go() == Message("locked", count)
     assert {row[5] for row in dump(c)["jobs"]} == {"queued"}
     assert first.go().value.job_id == jobs[0].job_id
-    assert [second.go().kind for _ in range(3)] == ["before", "before", "done"]
+    assert [second.go().kind for _ in before] == ["before", "before", "before", "done"]
     assert [(row[0], row[8]) for row in dump(c)["jobs"]] == [(1, "first"), (2, "second")]
 
 

@@ -226,11 +226,7 @@ def planned(c: apsw.Connection, operation: str) -> list[str]:
 BY_ROWID = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
 
 PLANS = {
-    "claim": [
-        BY_ROWID,
-        "SCALAR SUBQUERY",
-        "SCAN jobs USING INDEX idx_jobs_waiting",
-    ],
+    "claim": ["SCAN jobs USING INDEX idx_jobs_waiting", BY_ROWID],
     "requeue": [
         "SEARCH jobs USING INDEX idx_jobs_held (claim_expires_at_ns<?)",
         "CORRELATED SCALAR SUBQUERY",
@@ -238,14 +234,10 @@ PLANS = {
     ],
     "newest run": [BY_ROWID, "SEARCH runs USING INDEX idx_runs_job (job_id=?)"],
     "renew": [BY_ROWID],
-    "start": [BY_ROWID],
+    "start": [BY_ROWID, "SEARCH runs USING INTEGER PRIMARY KEY (rowid=?)"],
     "complete": ["SEARCH runs USING INTEGER PRIMARY KEY (rowid=?)", BY_ROWID],
     "by id": [BY_ROWID],
-    # The first is what a foreign key asks of whoever writes to jobs.
-    "duplicate": [
-        "SEARCH runs USING INDEX idx_runs_job (job_id=?)",
-        "SEARCH jobs USING INDEX idx_jobs_active_idempotency (idempotency_key=?)",
-    ],
+    "duplicate": ["SEARCH jobs USING INDEX idx_jobs_active_idempotency (idempotency_key=?)"],
 }
 
 

@@ -305,11 +305,11 @@ def test_the_queue_is_the_model_step_by_step() -> None:
 
 
 BROKEN = {
-    "age decides nothing": ("_CLAIM", "priority, created_at_ns, job_id", "priority, job_id"),
-    "the newer of equals is taken": ("_CLAIM", "created_at_ns, job_id", "created_at_ns, -job_id"),
-    "the priority is turned round": ("_CLAIM", "ORDER BY priority", "ORDER BY -priority"),
-    "a job is due too late": ("_CLAIM", "not_before_ns <= ", "not_before_ns < "),
-    "only new jobs are claimed": ("_CLAIM", r"'recoverable'\) AND not", "'x') AND not"),
+    "age decides nothing": ("_NEXT", "priority, created_at_ns, job_id", "priority, job_id"),
+    "the newer of equals is taken": ("_NEXT", "created_at_ns, job_id", "created_at_ns, -job_id"),
+    "the priority is turned round": ("_NEXT", "ORDER BY priority", "ORDER BY -priority"),
+    "a job is due too late": ("_NEXT", "not_before_ns <= ", "not_before_ns < "),
+    "only new jobs are claimed": ("_NEXT", r"'recoverable'\) AND not", "'x') AND not"),
     "a lease lapses too early": ("_REQUEUE", "claim_expires_at_ns < ", "claim_expires_at_ns <= "),
     "ambiguous jobs are requeued": ("_REQUEUE", r"(claim_expires_at_ns < \?).*", r"\1"),
     "requeued jobs keep their owner": ("_REQUEUE", "claim_owner = NULL, ", "claim_owner = 'x', "),
