@@ -25,17 +25,12 @@ class Draining(_MetabolismCampaign):
     next operation would write is missed by the promise alone.
     """
 
-    def prepare(self, root: Path, run: Run) -> None:
-        super().prepare(root, run)
-        with self.opened(root) as connection:
-            enqueue(connection, run, "first")
-
     def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
         run.step("work", lambda: self._loop(connection, run), between=ANYTHING)
 
     def _loop(self, connection: apsw.Connection, run: Run) -> None:
-        """Enqueue one more job, and work until none is left."""
-        enqueue(connection, run, "second")
+        """Enqueue a job, and work until none is left."""
+        enqueue(connection, run, "first")
         while claim := claim_next_job(
             connection, owner="worker", lease_ns=LEASE_NS, now_ns=run.clock()
         ):
