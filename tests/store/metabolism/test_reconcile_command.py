@@ -258,6 +258,10 @@ def test_redirected_output_does_not_depend_on_the_environment(
         monkeypatch.setenv("COLUMNS", asked)
         lines = run("reconcile", database, "--now", NOW).out.splitlines()
         widths.append(max(len(line) for line in lines if not line.startswith("    ")))
+    monkeypatch.setenv("COLUMNS", "1")
+    narrow = run("reconcile", database, "--now", NOW)
+    monkeypatch.setenv("COLUMNS", "20")
+    assert narrow == run("reconcile", database, "--now", NOW)
     assert 10 < widths[0] <= 20 < widths[1] <= 40 < 120 < widths[2] <= 160
 
 
