@@ -94,9 +94,12 @@ class Unopened(_Lapsed):
     Nothing recovers, so what is judged are the very files of the crash.
     """
 
-    def _work(self, connection: apsw.Connection, root: Path, run: Run) -> None:
-        run.step("give back", lambda: requeue_expired_jobs(connection, now_ns=run.clock()))
-        run.step("enqueue", lambda: enqueue(connection, run, "one more"))
+    def execute(self, root: Path, run: Run) -> None:
+        run.step("open and give back", lambda: self._give_back(root, run))
+
+    def _give_back(self, root: Path, run: Run) -> None:
+        with self.opened(root) as connection:
+            requeue_expired_jobs(connection, now_ns=run.clock())
 
     def recover(self, root: Path, run: Run) -> None:
         """Leave everything as it is."""
