@@ -150,16 +150,11 @@ def claim_next_job(
         found = rows(connection, _NEXT, (now_ns,))
         if not found:
             return None
-        job = Job._make(found[0])
-        if not changes(connection, _CLAIM, (owner, until, now_ns, job.job_id)):
+        waiting = Job._make(found[0])
+        if not changes(connection, _CLAIM, (owner, until, now_ns, waiting.job_id)):
             return None
-    return job._replace(
-        state=str(JobState.CLAIMED),
-        claim_owner=owner,
-        claim_expires_at_ns=until,
-        attempts=job.attempts + 1,
-        updated_at_ns=now_ns,
-    )
+    held = (owner, until, waiting.attempts + 1, waiting.last_error, waiting.created_at_ns, now_ns)
+    return Job._make((*waiting[:5], "claimed", *waiting[6:8], *held))
 
 
 def renew_claim(
