@@ -106,6 +106,7 @@ def all_of(root: Path, evidence: Evidence) -> Iterator[Check]:
     yield from ended_together(tables)
     yield from whole_end(tables)
     yield from kept_log(tables, evidence)
+    yield from append_only(root)
     yield from named_log(evidence.observed)
     yield from read_only(root, evidence.now_ns)
     yield from reported(root, tables, evidence.now_ns)
@@ -208,6 +209,28 @@ def kept_log(tables: Tables, evidence: Evidence) -> Iterator[Check]:
         is_later = event["event_id"] > last
         yield Check(KEPT_LOG, is_later, f"event {event['event_id']} was appended after {last}")
         last = event["event_id"]
+
+
+def append_only(root: Path) -> Iterator[Check]:
+    """I1-07: the database itself refuses to change or remove an event, REPLACE included."""
+    log = "blackboard_claim_events"
+    with closing(connect(root / DATABASE)) as connection:
+        if not connection.execute(f"SELECT 1 FROM {log}").fetchall():
+            return
+        for sql in (
+            f"UPDATE {log} SET object = 'another'",
+            f"DELETE FROM {log}",
+            f"REPLACE INTO {log} SELECT * FROM {log}",
+        ):
+            connection.execute("BEGIN")
+            try:
+                connection.execute(sql)
+            except apsw.ConstraintError:
+                is_refused = True
+            else:
+                is_refused = False
+            connection.execute("ROLLBACK")
+            yield Check(KEPT_LOG, is_refused, f"{sql!r} was not refused")
 
 
 def named_log(observed: dict[str, Any]) -> Iterator[Check]:

@@ -233,14 +233,6 @@ DEFECTS: dict[str, tuple[str, Defect]] = {
         invariants.SOUND_DATABASE,
         lambda world: setattr(world, "observed", None),
     ),
-    "guard changed": (
-        invariants.SOUND_DATABASE,
-        sql(
-            "DROP TRIGGER blackboard_claim_events_no_delete",
-            "CREATE TRIGGER blackboard_claim_events_no_delete BEFORE DELETE ON"
-            " blackboard_claim_events BEGIN SELECT 1; END",
-        ),
-    ),
     "index changed": (
         invariants.SOUND_DATABASE,
         sql("DROP INDEX idx_runs_job", "CREATE INDEX idx_runs_job ON runs (attempt)"),
@@ -431,3 +423,13 @@ def test_every_invariant_has_a_defect() -> None:
     """No invariant is there that nothing shows to be able to fail."""
     broken = {name for name, _ in [*DEFECTS.values(), *SABOTAGE.values()]}
     assert set(invariants.NAMES) == broken
+
+
+def test_guard_that_lets_changes_through_is_told_by_both(world: World) -> None:
+    """A trigger that was made inert is another schema, and a log that can be changed."""
+    sql(
+        "DROP TRIGGER blackboard_claim_events_no_delete",
+        "CREATE TRIGGER blackboard_claim_events_no_delete BEFORE DELETE ON"
+        " blackboard_claim_events BEGIN SELECT 1; END",
+    )(world)
+    assert world.broken() == {invariants.SOUND_DATABASE, invariants.KEPT_LOG}
