@@ -243,6 +243,10 @@ def _explained(database: Path) -> Iterator[None]:
             f"{name}: no room for the temporary file in which findings are sorted; name a folder "
             "with room in SQLITE_TMPDIR."
         ) from error
+    except (MemoryError, apsw.NoMemError) as error:
+        raise Refused(
+            f"{name}: not enough memory for one of its values; allow more, it is held whole."
+        ) from error
     except apsw.Error as error:
         raise Refused(f"{name} could not be read: {printable(str(error))}.") from error
     except OSError as error:

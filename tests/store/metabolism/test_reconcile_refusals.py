@@ -11,6 +11,7 @@ import apsw
 import pytest
 from metabolism_held_world import NOW, HeldWorld, Run, dead, several, state_of
 
+from store.metabolism.command import Refused, _explained
 from store.sqlite import rows
 
 
@@ -199,3 +200,13 @@ def test_help_is_asked_for_in_either_way(options: tuple[str, ...], run: Run) -> 
         f"Usage: {' '.join(('python -m store.metabolism', *options[:-1]))}"
     )
     assert "-h, --help" in answer.out
+
+
+@pytest.mark.parametrize("error", [MemoryError(), apsw.NoMemError("out of memory")])
+def test_too_little_memory_is_told(error: Exception) -> None:
+    """A value that does not fit into memory ends in a paragraph that names the database."""
+    with (
+        pytest.raises(Refused, match=r"runtime\.db: not enough memory"),
+        _explained(Path("runtime.db")),
+    ):
+        raise error
