@@ -35,6 +35,18 @@ LEASE_NS = 60 * 10**9
 LATE = "late"
 """Key of the job that a restarted runtime enqueues, and id of the claim that it asserts."""
 
+_UNCHANGING = (
+    "job_id",
+    "kind",
+    "provider",
+    "params_json",
+    "idempotency_key",
+    "priority",
+    "not_before_ns",
+    "created_at_ns",
+)
+"""The columns of a job that no operation changes."""
+
 
 class _MetabolismCampaign(Campaign):
     """
@@ -115,20 +127,38 @@ class _MetabolismCampaign(Campaign):
         return any(expected.items() <= job.items() for job in evidence.observed["jobs"])
 
     def promised_claimed(
-        self, root: Path, evidence: Evidence, *, job_id: int, attempt: int, owner: str, until: int
+        self,
+        root: Path,
+        evidence: Evidence,
+        *,
+        job: dict[str, Any],
+        attempt: int,
+        owner: str,
+        until: int,
     ) -> bool:
         """While a lease lives, nobody else has the job; afterwards its attempts tell of it."""
-        [job] = [job for job in evidence.observed["jobs"] if job["job_id"] == job_id]
-        is_held = (job["attempts"], job["claim_owner"]) == (attempt, owner)
-        return is_held or (evidence.now_ns > until and job["attempts"] >= attempt)
+        [found] = [x for x in evidence.observed["jobs"] if x["job_id"] == job["job_id"]]
+        is_held = (found["attempts"], found["claim_owner"]) == (attempt, owner)
+        has_lapsed = evidence.now_ns > until and found["attempts"] >= attempt
+        return job.items() <= found.items() and (is_held or has_lapsed)
+
+    def promised_started(self, root: Path, evidence: Evidence, *, begun: dict[str, Any]) -> bool:
+        """A run that was started stays, with all that its end does not change."""
+        return any(begun.items() <= row.items() for row in evidence.observed["runs"])
 
     def promised_completed(
-        self, root: Path, evidence: Evidence, *, run_id: int, return_code: int, state: str
+        self,
+        root: Path,
+        evidence: Evidence,
+        *,
+        ended: dict[str, Any],
+        return_code: int,
+        state: str,
     ) -> bool:
-        """A run that was completed stays so, and its job is where that left it."""
-        [ended] = [row for row in evidence.observed["runs"] if row["run_id"] == run_id]
+        """A run that was completed stays as it was told, and its job is where that left it."""
         [job] = [row for row in evidence.observed["jobs"] if row["job_id"] == ended["job_id"]]
-        return (ended["return_code"], job["state"]) == (return_code, state)
+        is_told = (ended["return_code"], job["state"]) == (return_code, state)
+        return is_told and ended in evidence.observed["runs"]
 
     def promised_appended(self, root: Path, evidence: Evidence, *, event: dict[str, Any]) -> bool:
         """An event that was appended stays as it is."""
@@ -154,20 +184,36 @@ def as_json(value: dict[str, Any]) -> str:
 
 def promise_claimed(run: Run, claim: Job) -> None:
     """Promise what a lease says."""
-    assert claim.claim_owner is not None
-    assert claim.claim_expires_at_ns is not None
-    run.promise(
-        "claimed",
-        job_id=claim.job_id,
-        attempt=claim.attempts,
-        owner=claim.claim_owner,
-        until=claim.claim_expires_at_ns,
-    )
+    run.promise("claimed", **_told_of(claim))
+
+
+def withdraw_claimed(run: Run, claim: Job) -> None:
+    """End that promise, before the lease is replaced by a longer one."""
+    run.withdraw("claimed", **_told_of(claim))
+
+
+def _told_of(claim: Job) -> dict[str, Any]:
+    """Return what a claim says: of the job what no operation changes, and of its lease."""
+    told = claim._asdict()
+    return {
+        "job": {name: told[name] for name in _UNCHANGING},
+        "attempt": claim.attempts,
+        "owner": claim.claim_owner,
+        "until": claim.claim_expires_at_ns,
+    }
+
+
+def promise_started(run: Run, begun: JobRun) -> None:
+    """Promise what a start says that the end of the run leaves as it is."""
+    told = begun._asdict()
+    is_open = (told.pop("completed_at_ns"), told.pop("return_code")) == (None, None)
+    assert is_open
+    run.promise("started", begun=told)
 
 
 def promise_completed(run: Run, ended: JobRun, *, return_code: int = 0, state: str) -> None:
     """Promise the end of a run, with the code that was given, and the state of its job."""
-    run.promise("completed", run_id=ended.run_id, return_code=return_code, state=state)
+    run.promise("completed", ended=ended._asdict(), return_code=return_code, state=state)
 
 
 def assert_claim(connection: apsw.Connection, run: Run, claim_id: str) -> ClaimEvent:

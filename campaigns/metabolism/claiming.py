@@ -7,7 +7,13 @@ from pathlib import Path
 
 import apsw
 
-from campaigns.metabolism.base import LEASE_NS, _MetabolismCampaign, enqueue, promise_claimed
+from campaigns.metabolism.base import (
+    LEASE_NS,
+    _MetabolismCampaign,
+    enqueue,
+    promise_claimed,
+    withdraw_claimed,
+)
 from harness import UNCHANGED, Run
 from store.metabolism import (
     Job,
@@ -41,7 +47,7 @@ class Claiming(_MetabolismCampaign):
         claims = [self._claim(connection, run, key) for key in ("urgent", "old", "young", "slow")]
         run.step("nothing is due", lambda: self._next(connection, run, "idle"), then=UNCHANGED)
         run.sleep(LEASE_NS / 2 / 1e9)
-        self._release(run, claims[0])
+        withdraw_claimed(run, claims[0])
         renewed = run.step(
             "renew",
             lambda: renew_claim(connection, claims[0], lease_ns=LEASE_NS, now_ns=run.clock()),
@@ -96,13 +102,3 @@ class Claiming(_MetabolismCampaign):
         self, connection: apsw.Connection, run: Run, owner: str, *, lease_ns: int = LEASE_NS
     ) -> Job | None:
         return claim_next_job(connection, owner=owner, lease_ns=lease_ns, now_ns=run.clock())
-
-    def _release(self, run: Run, claim: Job) -> None:
-        """Withdraw the promise of a lease before it is replaced by a longer one."""
-        run.withdraw(
-            "claimed",
-            job_id=claim.job_id,
-            attempt=claim.attempts,
-            owner=claim.claim_owner,
-            until=claim.claim_expires_at_ns,
-        )

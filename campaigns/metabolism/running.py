@@ -13,6 +13,7 @@ from campaigns.metabolism.base import (
     enqueue,
     promise_claimed,
     promise_completed,
+    promise_started,
 )
 from campaigns.metabolism.invariants import LEFT_RUNNING
 from harness import Run
@@ -41,9 +42,11 @@ class _Runs(_MetabolismCampaign):
         if claim is None or claim.idempotency_key != key:
             raise AssertionError(f"{key!r} was to be claimed, and it was {claim}")
         promise_claimed(run, claim)
-        return run.step(
+        begun = run.step(
             f"{worker} starts {key}", lambda: start_run(connection, claim, now_ns=run.clock())
         )
+        promise_started(run, begun)
+        return begun
 
     def _claim(self, connection: apsw.Connection, run: Run, worker: str) -> Job | None:
         return claim_next_job(connection, owner=worker, lease_ns=LEASE_NS, now_ns=run.clock())
