@@ -1,4 +1,4 @@
-"""Broken twins of the run store: the campaigns catch each, by the crash and by the right name."""
+"""Broken twins of the stores: the campaigns catch each, by the crash and by the right name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from twins.catalogue import TWINS
+from twins import metabolism_uncaught, uncaught
+from twins.catalogue import METABOLISM, RUN_STORE, TWINS, UNCAUGHT
 from twins.exploring import explored, near
 from twins.twin import REPOSITORY, Patch, PatchRefused, Twin, plant
-from twins.uncaught import UNCAUGHT
 
 from harness.client import ZygoteClient
 from harness.errors import ConfigurationError
@@ -18,14 +18,15 @@ from harness.runner import Options, open_worker
 from harness.subset import representative
 from harness.workdir import Workdir
 
-CAUGHT_BY_THE_SUBSET = 21
-"""How many twins the representative subset caught when they were measured."""
+CAUGHT_BY_THE_SUBSET = {RUN_STORE: 21, METABOLISM: 18}
+"""How many twins of a store the representative subset caught when they were measured."""
 
 CAMPAIGNS = sorted({twin.campaign for twin in TWINS.values()})
 
 WHERE = '''
 """Tells which files were imported."""
 import sys
+import store.metabolism
 import store.run_store
 from harness import UNCHANGED, Campaign
 
@@ -84,10 +85,17 @@ def test_untouched_store_passes_where_its_twins_fail(campaign: str, tmp_path: Pa
         assert {verdict.kind for verdict in verdicts} == {"survived"}
 
 
-def test_representative_subset_catches_most_twins() -> None:
-    """Of at least fifteen twins the subset catches as many as were measured."""
-    assert len(TWINS) >= 15
-    assert sum(twin.is_representative for twin in TWINS.values()) >= CAUGHT_BY_THE_SUBSET
+@pytest.mark.parametrize("twins", CAUGHT_BY_THE_SUBSET, ids=["run store", "metabolism"])
+def test_representative_subset_catches_most_twins(twins: tuple[Twin, ...]) -> None:
+    """Of at least fifteen twins of a store the subset catches as many as were measured."""
+    assert len(twins) >= 15
+    assert sum(twin.is_representative for twin in twins) >= CAUGHT_BY_THE_SUBSET[twins]
+
+
+def test_names_of_twins_are_unique() -> None:
+    """No twin hides another, caught or not, of either store."""
+    assert len({*TWINS, *UNCAUGHT}) == len(RUN_STORE) + len(METABOLISM) + len(UNCAUGHT)
+    assert len(UNCAUGHT) == len(uncaught.UNCAUGHT) + len(metabolism_uncaught.UNCAUGHT)
 
 
 @pytest.mark.slow
@@ -97,10 +105,14 @@ def test_representative_subset_catches_most_twins() -> None:
         ("lock_file_unlinked", "violated", "promise initialized"),
         ("probe_named_at_random", "inconclusive", "same_trace"),
         ("probe_named_by_pid", "inconclusive", "same_trace"),
+        ("contradiction_edits_its_assertion", "violated", "I1-07 the log only grows"),
+        ("ambiguous_given_back_too", "violated", "I1-10 reconciliation changes nothing"),
+        ("findings_left_in_the_folder", "violated", "I1-10 reconciliation changes nothing"),
+        ("first_line_waits_for_the_second", "violated", "a run that names a log has one"),
     ],
 )
 def test_some_twins_need_no_crash(name: str, verdict: str, invariant: str, tmp_path: Path) -> None:
-    """A lock file that goes away is wrong at once; a random name makes every crash worthless."""
+    """What is wrong at once needs no crash; a random name makes every crash worthless."""
     twin = UNCAUGHT[name]
     with explored(plant(twin.patches, tmp_path / "tree"), twin.campaign) as exploration:
         problem = exploration.result.problem

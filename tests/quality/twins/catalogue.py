@@ -1,7 +1,18 @@
-"""Every twin that the campaigns must catch, by name."""
+"""Every twin by name: those that the campaigns must catch, and those that no crash shows."""
 
 from __future__ import annotations
 
-from . import opening_twins, writer_twins
+from . import (
+    metabolism_opening_twins,
+    metabolism_twins,
+    metabolism_uncaught,
+    opening_twins,
+    uncaught,
+    writer_twins,
+)
 
-TWINS = {twin.name: twin for twin in (*writer_twins.TWINS, *opening_twins.TWINS)}
+RUN_STORE = (*writer_twins.TWINS, *opening_twins.TWINS)
+METABOLISM = (*metabolism_twins.TWINS, *metabolism_opening_twins.TWINS)
+
+TWINS = {twin.name: twin for twin in (*RUN_STORE, *METABOLISM)}
+UNCAUGHT = {**uncaught.UNCAUGHT, **metabolism_uncaught.UNCAUGHT}

@@ -13,10 +13,10 @@ from pathlib import Path
 from harness.errors import ConfigurationError
 from harness.subset import representative
 
-from .catalogue import TWINS
+from .catalogue import TWINS, UNCAUGHT
 from .exploring import explored
 from .twin import Twin, plant
-from .uncaught import UNCAUGHT, Uncaught
+from .uncaught import Uncaught
 
 HEAD = "| twin | campaign | violated of boundaries | first in step | broken | of the subset |\n"
 
