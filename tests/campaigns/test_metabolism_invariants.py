@@ -340,6 +340,7 @@ DEFECTS: dict[str, tuple[str, Defect]] = {
         invariants.KEY_HELD,
         change("jobs", "hand ended", state="queued", claim_owner=None, claim_expires_at_ns=None),
     ),
+    "key held by another job": (invariants.KEY_HELD, change("jobs", "waits", job_id=999)),
     "reported without cause": (
         invariants.REPORTED,
         change("jobs", "hand", state="queued", claim_owner=None, claim_expires_at_ns=None),
@@ -409,6 +410,15 @@ def test_operation_that_does_wrong_breaks_its_invariant(
         f" WHEN NEW.state = 'recoverable' BEGIN {statement}; END"
     )(world)
     assert world.broken() == {invariants.SOUND_DATABASE, invariant}
+
+
+def test_answer_that_is_not_what_was_stored_is_told(world: World) -> None:
+    """A job that a trigger changes once it is inserted is not the one that was answered."""
+    sql(
+        "CREATE TRIGGER sabotage AFTER INSERT ON jobs BEGIN"
+        " UPDATE jobs SET priority = 7 WHERE job_id = NEW.job_id; END"
+    )(world)
+    assert world.broken() == {invariants.SOUND_DATABASE, invariants.KEY_HELD}
 
 
 @pytest.mark.parametrize("defect", REFUSED_BY_THE_STORE.values(), ids=REFUSED_BY_THE_STORE)
