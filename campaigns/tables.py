@@ -23,12 +23,13 @@ def dump_tables(database: Path) -> dict[str, Rows] | None:
         found = connection.execute(
             "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
         ).fetchall()
-        return {str(name): _rows(connection, str(name)) for (name,) in found} or None
+        return {str(name): dump_table(connection, str(name)) for (name,) in found} or None
     finally:
         connection.close()
 
 
-def _rows(connection: apsw.Connection, table: str) -> Rows:
+def dump_table(connection: apsw.Connection, table: str) -> Rows:
+    """Return the rows of a table as objects, ordered by primary key."""
     about = connection.execute(f"PRAGMA table_info({table})").fetchall()
     names = [str(column[1]) for column in about]
     keys = {int(str(column[5])): str(column[1]) for column in about}

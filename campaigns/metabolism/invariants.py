@@ -22,7 +22,7 @@ from typing import Any
 
 import apsw
 
-from campaigns.tables import Rows, dump_tables
+from campaigns.tables import Rows, dump_table
 from harness import Check, Evidence
 from store.at_rest import open_at_rest
 from store.metabolism import build_blackboard_projection, connect, enqueue_job, requeue_expired_jobs
@@ -106,13 +106,14 @@ def all_of(root: Path, evidence: Evidence) -> Iterator[Check]:
     yield from ended_together(tables)
     yield from whole_end(tables)
     yield from kept_log(tables, evidence)
-    yield from append_only(root)
     yield from named_log(evidence.observed)
     yield from read_only(root, evidence.now_ns)
     yield from reported(root, tables, evidence.now_ns)
-    yield from true_projection(root, tables)
-    yield from requeued(root)
-    yield from key_held(root, tables, evidence.now_ns)
+    with closing(connect(root / DATABASE)) as connection:
+        yield from append_only(connection)
+        yield from true_projection(connection, tables)
+        yield from requeued(root, connection, tables)
+        yield from key_held(root, connection, tables, evidence.now_ns)
 
 
 def sound_database(root: Path) -> Iterator[Check]:
@@ -211,26 +212,25 @@ def kept_log(tables: Tables, evidence: Evidence) -> Iterator[Check]:
         last = event["event_id"]
 
 
-def append_only(root: Path) -> Iterator[Check]:
+def append_only(connection: apsw.Connection) -> Iterator[Check]:
     """I1-07: the database itself refuses to change or remove an event, REPLACE included."""
     log = "blackboard_claim_events"
-    with closing(connect(root / DATABASE)) as connection:
-        if not connection.execute(f"SELECT 1 FROM {log}").fetchall():
-            return
-        for sql in (
-            f"UPDATE {log} SET object = 'another'",
-            f"DELETE FROM {log}",
-            f"REPLACE INTO {log} SELECT * FROM {log}",
-        ):
-            connection.execute("BEGIN")
-            try:
-                connection.execute(sql)
-            except apsw.ConstraintError:
-                is_refused = True
-            else:
-                is_refused = False
-            connection.execute("ROLLBACK")
-            yield Check(KEPT_LOG, is_refused, f"{sql!r} was not refused")
+    if not connection.execute(f"SELECT 1 FROM {log}").fetchall():
+        return
+    for sql in (
+        f"UPDATE {log} SET object = 'another'",
+        f"DELETE FROM {log}",
+        f"REPLACE INTO {log} SELECT * FROM {log}",
+    ):
+        connection.execute("BEGIN")
+        try:
+            connection.execute(sql)
+        except apsw.ConstraintError:
+            is_refused = True
+        else:
+            is_refused = False
+        connection.execute("ROLLBACK")
+        yield Check(KEPT_LOG, is_refused, f"{sql!r} was not refused")
 
 
 def named_log(observed: dict[str, Any]) -> Iterator[Check]:
@@ -242,11 +242,10 @@ def named_log(observed: dict[str, Any]) -> Iterator[Check]:
             yield Check(NAMED_LOG, is_begun, f"{run['log_path']} holds {text!r}")
 
 
-def true_projection(root: Path, tables: Tables) -> Iterator[Check]:
+def true_projection(connection: apsw.Connection, tables: Tables) -> Iterator[Check]:
     """I1-08: what the store projects is what the rows say, and no assertion is unaccounted for."""
     log = tables["blackboard_claim_events"]
-    with closing(connect(root / DATABASE)) as connection:
-        projection = build_blackboard_projection(connection)
+    projection = build_blackboard_projection(connection)
     asserted = {event["event_id"] for event in log if event["kind"] == "claim_asserted"}
     invalidated = {event["assertion_id"] for event in log} & asserted
     contradictions = sum(event["kind"] == "claim_contradicted" for event in log)
@@ -261,23 +260,21 @@ def true_projection(root: Path, tables: Tables) -> Iterator[Check]:
         yield Check(TRUE_PROJECTION, counts == right, f"counts are {counts}, expected {right}")
 
 
-def requeued(root: Path) -> Iterator[Check]:
+def requeued(root: Path, connection: apsw.Connection, tables: Tables) -> Iterator[Check]:
     """I1-09, I1-10: long after, all is given back but what is ambiguous, which stays as it is."""
-    before = dump_tables(root / DATABASE) or {}
-    held = [job for job in before["jobs"] if job["state"] in ("claimed", "running")]
+    held = [job for job in _jobs(root).values() if job["state"] in ("claimed", "running")]
     last = max((job["claim_expires_at_ns"] or 0 for job in held), default=0)
-    with closing(connect(root / DATABASE)) as connection:
-        counts = [requeue_expired_jobs(connection, now_ns=last)]
-        at_last = {job["job_id"]: job for job in (dump_tables(root / DATABASE) or {})["jobs"]}
-        counts += [requeue_expired_jobs(connection, now_ns=last + 1) for _ in range(2)]
-    after = {job["job_id"]: job for job in (dump_tables(root / DATABASE) or {})["jobs"]}
+    counts = [requeue_expired_jobs(connection, now_ns=last)]
+    at_last = _jobs(root)
+    counts += [requeue_expired_jobs(connection, now_ns=last + 1) for _ in range(2)]
+    after = _jobs(root)
     for job in held:
         if job["claim_expires_at_ns"] == last:
             now = at_last[job["job_id"]]
             yield Check(REQUEUED, now == job, f"{_named(job)} was held until then and is {now}")
     for job in held:
         now = after[job["job_id"]]
-        if _ambiguity(before, job) is not None:
+        if _ambiguity(tables, job) is not None:
             yield Check(READ_ONLY, now == job, f"{_named(job)} was ambiguous and is {now}")
         elif job["claim_owner"] is not None:
             freed = (now["state"], now["claim_owner"], now["claim_expires_at_ns"])
@@ -307,26 +304,27 @@ def reported(root: Path, tables: Tables, now_ns: int) -> Iterator[Check]:
     """I1-13: each held job is found under the rule that its rows break, and under no other."""
     written_ns = [path.stat().st_mtime_ns for path in root.rglob("*.log")]
     stale_ns = max([now_ns, *written_ns]) + STALE_AFTER_NS + 1
-    for moment_ns, silent in ((now_ns, None), (stale_ns, _SILENT)):
-        with open_at_rest(root / DATABASE) as connection:
-            findings = reconcile(connection, folder=root, now_ns=moment_ns).findings
+    with open_at_rest(root / DATABASE) as connection:
+        seen = [reconcile(connection, folder=root, now_ns=at) for at in (now_ns, stale_ns)]
+    for moment_ns, silent, one in ((now_ns, None, seen[0]), (stale_ns, _SILENT, seen[1])):
         for job in tables["jobs"]:
             rule = _ambiguity(tables, job) or _log_rule(root, tables, job, silent)
             expected = [rule] if rule else []
-            found = [str(x.rule) for x in findings if x.job_id == job["job_id"]]
+            found = [str(x.rule) for x in one.findings if x.job_id == job["job_id"]]
             message = f"{_named(job)} at {moment_ns}: {found}, expected {expected}"
             if expected or found:
                 yield Check(REPORTED, found == expected, message)
 
 
-def key_held(root: Path, tables: Tables, now_ns: int) -> Iterator[Check]:
+def key_held(
+    root: Path, connection: apsw.Connection, tables: Tables, now_ns: int
+) -> Iterator[Check]:
     """I1-12: another enqueue of each key answers its active job, or one that it inserts."""
-    with closing(connect(root / DATABASE)) as connection:
-        answers = {
-            key: enqueue_job(connection, kind="again", idempotency_key=key, now_ns=now_ns)
-            for key in sorted({job["idempotency_key"] for job in tables["jobs"]})
-        }
-    stored = {job["job_id"]: job for job in (dump_tables(root / DATABASE) or {})["jobs"]}
+    answers = {
+        key: enqueue_job(connection, kind="again", idempotency_key=key, now_ns=now_ns)
+        for key in sorted({job["idempotency_key"] for job in tables["jobs"]})
+    }
+    stored = _jobs(root)
     for key, (job, inserted) in answers.items():
         same = [other for other in tables["jobs"] if other["idempotency_key"] == key]
         held = [other["job_id"] for other in same if other["state"] in ACTIVE]
@@ -364,6 +362,13 @@ def _own(tables: Tables, job: dict[str, Any]) -> dict[str, Any] | None:
 def _newest(tables: Tables, job: dict[str, Any]) -> dict[str, Any] | None:
     runs = [run for run in tables["runs"] if run["job_id"] == job["job_id"]]
     return max(runs, key=lambda run: int(run["run_id"]), default=None)
+
+
+def _jobs(root: Path) -> dict[int, dict[str, Any]]:
+    """Return the jobs as they are stored now, seen by a connection of their own."""
+    with closing(apsw.Connection(str(root / DATABASE))) as connection:
+        found = dump_table(connection, "jobs")
+    return {job["job_id"]: job for job in found}
 
 
 def _files(root: Path) -> dict[str, tuple[int, bytes]]:
