@@ -27,7 +27,7 @@ MISTAKES: dict[str, tuple[str, str, Patch]] = {
     "an older claim renews the lease of a newer": (
         "claiming:Claiming",
         "stale claim cannot be renewed",
-        Patch(_QUEUE, " AND attempts = ? RETURNING *", " AND attempts >= ? RETURNING *"),
+        Patch(_QUEUE, ' AND attempts = ?"""', ' AND attempts >= ?"""'),
     ),
     "the lease of an ended job is renewed": (
         "claiming:Claiming",
@@ -47,7 +47,7 @@ MISTAKES: dict[str, tuple[str, str, Patch]] = {
     "the operator's reason is not stored": (
         "enqueueing:Enqueueing",
         "ended",
-        Patch(_QUEUE, "JobState(state), last_error=last_error", "JobState(state)"),
+        Patch(_QUEUE, "job_id, state, last_error=last_error", "job_id, state"),
     ),
     "a run that a signal ended is a success": (
         "running:Running",
