@@ -204,12 +204,16 @@ class Bare(Contender):
 
     def claim(self) -> Any:
         self.now_ns += 1
-        values = (self.now_ns, self.now_ns + LEASE_NS, None, *self._constants)
+        now_ns, until = self.now_ns, self.now_ns + LEASE_NS
+        values = (now_ns, until, None, *self._constants)
         execute = self.connection.execute
         claimed: Any = ()
         for sql, bind in self._claim:
-            claimed = execute(sql, bind and bind(values)).fetchall() or claimed
-        return claimed[0]
+            found = execute(sql, bind and bind(values)).fetchall()
+            if found:
+                claimed = found[0]
+                values = (now_ns, until, claimed[0], *self._constants)
+        return claimed
 
     def number_of(self, claim: Any) -> int:
         return int(json.loads(claim[3])["number"])
@@ -235,7 +239,7 @@ class BareWithRuns(Bare):
 
 
 # What may differ from job to job, by act, in the order in which `Bare` binds it.
-_NAMES = (("now", "key", "params"), ("now", "until", "unused"), ("now", "job_id", "run_id"))
+_NAMES = (("now", "key", "params"), ("now", "until", "job_id"), ("now", "job_id", "run_id"))
 
 
 def _cycle(ours: Ours, number: int) -> list[list[tuple[str, list[Any], dict[str, Any]]]]:
@@ -257,7 +261,8 @@ def _cycle(ours: Ours, number: int) -> list[list[tuple[str, list[Any], dict[str,
     params = _compact(params_of(number))
     acts.append(taken(now={ours.now_ns}, key={f"part-{number:06}"}, params={params}))
     claim = ours.claim()
-    acts.append(taken(now={ours.now_ns}, until={ours.now_ns + LEASE_NS}))
+    until = ours.now_ns + LEASE_NS
+    acts.append(taken(now={ours.now_ns}, until={until}, job_id={claim.job_id}))
     ours.complete(claim)
     times = {ours.now_ns - 1, ours.now_ns}
     acts.append(taken(now=times, job_id={claim.job_id}, run_id={number - 6}))
