@@ -49,8 +49,9 @@ class Lost:
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         label = object.__getattribute__(self, "_label")
         raise ConfigurationError(
-            f"the result of step {label!r} was used after a crash, but it was no plain JSON and "
-            "died with the process: write resume() so that it takes its guards from the store."
+            f"the result of step {label!r} was used after a crash, but it was no JSON (a named "
+            "tuple is none) and died with the process: write resume() so that it takes its guards "
+            "from the store."
         )
 
 
