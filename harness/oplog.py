@@ -1,0 +1,358 @@
+"""
+The oplog: every mutating call of an execution, read from the file that the recorder wrote.
+
+Method: a header of one page, then records in one global order; every length and check is looked at
+before it is used, and a log that is damaged is refused with the place. Records are read one at a
+time, so that memory does not grow with the log. The format is in docs/oplog-format.md.
+
+Covered: logs that are finished, logs of processes that were killed, logs that still grow.
+Not covered: what an op means for files (``harness.materialise``) or for a disk (fault models).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final, NamedTuple
+
+from harness.errors import OplogError
+
+__all__ = ["Header", "Kind", "Mark", "Object", "Op", "Oplog"]
+
+MAGIC: Final = b"CCOPLOG\0"
+VERSION: Final = 1
+HEADER_SIZE: Final = 4096
+RECORD_SIZE: Final = 144
+_HEADER: Final = struct.Struct("<8sIIQQII QII IIII QQQQQ II")
+_RECORD: Final = struct.Struct("<IHBBII Q IIII q QII QII QII QII QQ II HHI")
+_PATH_AT: Final = _HEADER.size
+_PATH_MAX: Final = 3072
+_DYNAMIC: Final = ((16, 16), (56, 4), (64, 4), (_HEADER.size - 8, 4))
+_CHECK_AT: Final = 8
+_DONE, _ABANDONED, _BEGUN = 2, 3, 1
+_NO_CALL: Final = 0xFFFF
+_PAYLOAD_MAX: Final = 0x7FFFFFFF
+_TYPE_MASK: Final = 0o170000
+
+STACKS, RANDOM, CLOCK = 1, 2, 4
+
+
+class Kind(IntEnum):
+    """What a record says; from OPEN to EXIT it is an op."""
+
+    BASE = 1
+    PROCESS = 2
+    STACK = 3
+    MARKER = 4
+    GAP = 5
+    ADOPT = 6
+    OPEN = 10
+    CREATE = 11
+    TMPFILE = 12
+    CLOSE = 13
+    DUP = 14
+    WRITE = 20
+    TRUNCATE = 21
+    ALLOCATE = 22
+    RENAME = 30
+    LINK = 31
+    SYMLINK = 32
+    UNLINK = 33
+    MKDIR = 34
+    RMDIR = 35
+    MKNOD = 36
+    CHMOD = 40
+    CHOWN = 41
+    SETXATTR = 42
+    REMOVEXATTR = 43
+    UTIMES = 44
+    FSYNC = 50
+    FDATASYNC = 51
+    SYNC = 52
+    SYNCFS = 53
+    MSYNC = 54
+    SYNC_RANGE = 55
+    MAPPING = 60
+    EXEC = 70
+    EXIT = 71
+
+
+_KINDS: Final = {int(kind): kind for kind in Kind}
+
+
+class Mark(IntEnum):
+    """What a marker says about the execution."""
+
+    BOUNDARY = 1
+    STEP_BEGIN = 2
+    STEP_END = 3
+    PROMISE = 4
+    EFFECT = 5
+    PHASE = 6
+
+
+class Object(NamedTuple):
+    """One file, folder or link: a reused inode number has another birth."""
+
+    inode: int
+    device: int
+    birth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """
+    One record of the log; docs/oplog-format.md says which fields a kind fills.
+
+    Attributes:
+        sequence: Position among all records.
+        end: Offset in the log behind it: how much of the log a state needs.
+        call: Number of the system call on the recording machine; None for what is no call.
+        stack: Number of the Python stack that caused it, 0 for none; see `Oplog.stacks`.
+        object, replaced: What it concerns; None for nothing, or what is outside of the root.
+        source, target: Folders of the first and of the last name.
+        is_uncertain: The process died in the call: it may have happened wholly, in part, not.
+    """
+
+    sequence: int
+    end: int
+    kind: Kind
+    call: int | None
+    process: int
+    thread: int
+    stack: int
+    mode: int
+    result: int
+    object: Object | None
+    replaced: Object | None
+    source: Object | None
+    target: Object | None
+    offset: int
+    length: int
+    flags: int
+    call_flags: int
+    name: bytes
+    second: bytes
+    payload: bytes
+    is_uncertain: bool
+
+    @property
+    def type(self) -> int:
+        """The S_IF bits of the object after the call."""
+        return self.mode & _TYPE_MASK
+
+    @property
+    def is_mutating(self) -> bool:
+        """Whether files may differ behind it: after each such op there is a state of its own."""
+        if self.kind is Kind.OPEN:
+            return bool(self.flags & os.O_TRUNC)
+        return Kind.CREATE <= self.kind <= Kind.UTIMES and self.kind not in (Kind.CLOSE, Kind.DUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """
+    What is known of the whole recording.
+
+    Attributes:
+        machine: ELF number of the machine: 62 x86-64, 183 arm64.
+        lost: Error for which recording stopped before its end, 0 for none.
+        is_closed: Whether recording was ended, rather than the process.
+        left_out: Kinds that a test build did not record.
+    """
+
+    machine: int
+    root: Object
+    path: bytes
+    options: int
+    seed: int
+    clock_start_ns: int
+    clock_tick_ns: int
+    left_out: frozenset[int]
+    committed: int
+    records: int
+    lost: int
+    is_closed: bool
+
+
+class Oplog:
+    """
+    A log, open for reading; iterating goes on from where it stopped, so a growing log is followed.
+
+    Attributes:
+        stacks: Text of each stack met so far, by number: one frame a line, innermost first.
+        uncertain: Set at the end: the op under way when the process died; None where none was.
+    Raises: OplogError, from `read` and from iterating: what stands in the file is no whole log.
+    """
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._at = HEADER_SIZE
+        self._sequence = 0
+        self.stacks: dict[int, str] = {}
+        self.header = self._read_header()
+
+    @classmethod
+    def read(cls, path: Path) -> Oplog:
+        """Open *path*; the header is validated at once, each record when it is reached."""
+        file = open(path, "rb")
+        try:
+            return cls(file, path)
+        except BaseException:
+            file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Oplog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Op]:
+        """Yield every record that was committed since the last call, in order."""
+        self.header = self._read_header()
+        while self._at < self.header.committed:
+            op = self._read_record(self.header.committed)
+            self._at = op.end
+            self._sequence += 1
+            if op.kind is Kind.STACK:
+                self.stacks[op.stack] = op.payload.decode("utf-8", "backslashreplace")
+            yield op
+        if self._sequence != self.header.records:
+            raise self._wrong(16, f"{self.header.records} records, {self._sequence} were found")
+
+    @property
+    def uncertain(self) -> Op | None:
+        """The op that was under way when the process died, behind all others; its bytes are not."""
+        self._file.seek(self.header.committed)
+        fixed = self._file.read(RECORD_SIZE)
+        if len(fixed) < RECORD_SIZE or fixed[7] != _BEGUN or fixed[6] not in _KINDS:
+            return None
+        fields = list(_RECORD.unpack(fixed))
+        fields[-3:] = (0, 0, 0)
+        return _op(fields, b"", b"", b"", self.header.committed, is_uncertain=True)
+
+    def _wrong(self, offset: int, reason: str) -> OplogError:
+        return OplogError(str(self._path), offset, reason)
+
+    def _read_header(self) -> Header:
+        self._file.seek(0)
+        page = self._file.read(HEADER_SIZE)
+        if len(page) < HEADER_SIZE:
+            raise self._wrong(len(page), f"the header of {HEADER_SIZE} bytes is cut")
+        fields = _HEADER.unpack_from(page)
+        magic, version, header_size, committed, records, record_size, machine = fields[:7]
+        if magic != MAGIC:
+            raise self._wrong(0, "this is no oplog")
+        if (version, header_size, record_size) != (VERSION, HEADER_SIZE, RECORD_SIZE):
+            raise self._wrong(8, f"version {version}; this reader knows version {VERSION}")
+        still = bytearray(page)
+        for start, size in _DYNAMIC:
+            still[start : start + size] = bytes(size)
+        size = _PATH_AT + _PATH_MAX
+        if zlib.crc32(still[:size]) != fields[-2]:
+            raise self._wrong(_HEADER.size - 8, "the header does not match its check")
+        lost, options, is_closed, path_size = fields[10:14]
+        end = os.fstat(self._file.fileno()).st_size
+        if not HEADER_SIZE <= committed <= end or committed % 8:
+            raise self._wrong(16, f"records up to {committed}, but the file has {end} bytes")
+        if is_closed > 1 or path_size >= _PATH_MAX:
+            raise self._wrong(64, "the header holds impossible values")
+        seed, start_ns, tick_ns, low, high = fields[14:19]
+        left_out = frozenset(bit for bit in range(128) if (low | high << 64) >> bit & 1)
+        return Header(
+            machine=machine,
+            root=Object(*fields[7:10]),
+            path=page[_PATH_AT : _PATH_AT + path_size],
+            options=options,
+            seed=seed,
+            clock_start_ns=start_ns,
+            clock_tick_ns=tick_ns,
+            left_out=left_out,
+            committed=committed,
+            records=records,
+            lost=lost,
+            is_closed=bool(is_closed),
+        )
+
+    def _read_record(self, limit: int) -> Op:
+        at = self._at
+        self._file.seek(at)
+        fixed = self._file.read(RECORD_SIZE)
+        if len(fixed) < RECORD_SIZE:
+            raise self._wrong(at, "the record is cut")
+        fields = list(_RECORD.unpack(fixed))
+        size, _, kind, state, check, payload_check, sequence = fields[:7]
+        name_size, second_size, payload_size = fields[-3:]
+        used = RECORD_SIZE + name_size + second_size + payload_size
+        if size % 8 or not used <= size < used + 8 or at + size > limit:
+            raise self._wrong(at, f"a record of {size} bytes cannot hold {used}, up to {limit}")
+        if kind not in _KINDS or state not in (_DONE, _ABANDONED) or payload_size > _PAYLOAD_MAX:
+            raise self._wrong(at + 6, f"kind {kind} in state {state} is unknown")
+        rest = self._file.read(size - RECORD_SIZE)
+        if len(rest) < size - RECORD_SIZE:
+            raise self._wrong(at, "the record is cut")
+        names = rest[: name_size + second_size]
+        payload = rest[len(names) : len(names) + payload_size]
+        still = bytearray(fixed)
+        still[7] = 0
+        still[_CHECK_AT : _CHECK_AT + 4] = bytes(4)
+        if zlib.crc32(names, zlib.crc32(still)) != check:
+            raise self._wrong(at + _CHECK_AT, "the record does not match its check")
+        if zlib.adler32(payload) != payload_check or any(rest[len(names) + payload_size :]):
+            raise self._wrong(at + RECORD_SIZE + len(names), "the bytes do not match their check")
+        if sequence != self._sequence:
+            raise self._wrong(at + 16, f"record {sequence} stands where {self._sequence} should")
+        name, second = names[:name_size], names[name_size:]
+        if kind != Kind.GAP and not (_is_entry(name) and _is_entry(second)):
+            raise self._wrong(at + RECORD_SIZE, "a name is none that a folder can hold")
+        return _op(fields, name, second, payload, at + size, is_uncertain=state == _ABANDONED)
+
+
+def _is_entry(name: bytes) -> bool:
+    return b"/" not in name and b"\0" not in name and name not in (b".", b"..")
+
+
+def _object(inode: int, device: int, birth: int) -> Object | None:
+    return Object(inode, device, birth) if birth else None
+
+
+def _op(
+    fields: list[int], name: bytes, second: bytes, payload: bytes, end: int, *, is_uncertain: bool
+) -> Op:
+    return Op(
+        sequence=fields[6],
+        end=end,
+        kind=_KINDS[fields[2]],
+        call=None if fields[1] == _NO_CALL else fields[1],
+        process=fields[7],
+        thread=fields[8],
+        stack=fields[9],
+        mode=fields[10],
+        result=fields[11],
+        object=_object(*fields[12:15]),
+        replaced=_object(*fields[15:18]),
+        source=_object(*fields[18:21]),
+        target=_object(*fields[21:24]),
+        offset=fields[24],
+        length=fields[25],
+        flags=fields[26],
+        call_flags=fields[27],
+        name=name,
+        second=second,
+        payload=payload,
+        is_uncertain=is_uncertain,
+    )

@@ -1,0 +1,312 @@
+/*
+ * The log: one global order, in a file that every recorded process has mapped.
+ *
+ * Method: a record is begun under a lock, the call is made, the record is completed, the header's
+ * `committed` moves, the lock is released. What a process did stands in the page cache as soon as
+ * it is stored, so that neither os._exit nor SIGKILL loses a finished call. A holder that was
+ * killed leaves a record in state BEGUN; whoever waits for the lock notices the death, marks the
+ * record ABANDONED (it may have happened) and goes on.
+ *
+ * Limits: the thread id of a dead holder that is in use again delays that until it, too, is gone.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+#include "recorder.h"
+
+struct header *log_header;
+struct state *shared;
+stack_hash_function stack_hash;
+stack_text_function stack_text;
+
+static uint32_t crc_table[256];
+static uint32_t last_process;
+
+#define ADLER 65521u
+
+void log_prepare_checks(void)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int k = 0; k < 8; k++)
+            c = c & 1 ? 0xedb88320u ^ (c >> 1) : c >> 1;
+        crc_table[i] = c;
+    }
+}
+
+uint32_t log_crc(const void *bytes, size_t size)
+{
+    const unsigned char *data = bytes;
+    uint32_t c = ~0u;
+    while (size--)
+        c = crc_table[(c ^ *data++) & 255] ^ (c >> 8);
+    return ~c;
+}
+
+/* Sums that a compiler turns into vector instructions; 2,048 bytes cannot overflow them. */
+static uint32_t adler32(const unsigned char *data, size_t size)
+{
+    uint32_t a = 1, b = 0;
+    while (size) {
+        uint32_t n = size < 2048 ? (uint32_t)size : 2048, sum = 0, weighted = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            sum += data[i];
+            weighted += (n - i) * data[i];
+        }
+        b = (b + (uint64_t)a * n + weighted) % ADLER;
+        a = (a + sum) % ADLER;
+        data += n, size -= n;
+    }
+    return b << 16 | a;
+}
+
+static char *log_at(uint64_t offset)
+{
+    return (char *)log_header + offset;
+}
+
+int log_is_whole(void)
+{
+    return log_header && !log_header->lost;
+}
+
+/* The lock. */
+
+static void abandon(void)
+{
+    struct record *record = (struct record *)log_at(log_header->committed);
+    if (record->state == BEGUN) {
+        log_commit(record, -EINTR);
+        record->state = ABANDONED;
+    }
+}
+
+static int is_gone(uint32_t thread)
+{
+    return raw2(SYS_kill, thread, 0) == -ESRCH;
+}
+
+void log_lock(void)
+{
+    uint32_t me = (uint32_t)raw0(SYS_gettid);
+    for (int spin = 0;; spin++) {
+        uint32_t holder = 0;
+        if (__atomic_compare_exchange_n(&shared->lock, &holder, me, 0, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED))
+            return;
+        if (spin < 64)
+            continue;
+        struct timespec wait = {0, 20 * 1000 * 1000};
+        __atomic_add_fetch(&shared->waiters, 1, __ATOMIC_SEQ_CST);
+        long woken = raw4(SYS_futex, &shared->lock, FUTEX_WAIT, holder, &wait);
+        __atomic_sub_fetch(&shared->waiters, 1, __ATOMIC_SEQ_CST);
+        if (woken == -ETIMEDOUT && is_gone(holder) &&
+            __atomic_compare_exchange_n(&shared->lock, &holder, me, 0, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED)) {
+            if (log_is_whole())
+                abandon();
+            return;
+        }
+    }
+}
+
+void log_unlock(void)
+{
+    __atomic_store_n(&shared->lock, 0, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&shared->waiters, __ATOMIC_SEQ_CST))
+        raw3(SYS_futex, &shared->lock, FUTEX_WAKE, 1);
+}
+
+/* Room. */
+
+static int reserve(uint64_t end)
+{
+    end += sizeof(struct record); /* for the mark that follows the last record */
+    if (end <= shared->allocated)
+        return 1;
+    uint64_t size = (end + CHUNK_SIZE - 1) / CHUNK_SIZE * CHUNK_SIZE;
+    long result = -EFBIG;
+    if (size <= shared->log_size_max) {
+        long fd = stub4(SYS_openat, AT_FDCWD, shared->log_path, O_RDWR | O_CLOEXEC, 0);
+        result = fd;
+        if (!IS_ERROR(fd)) {
+            result = stub4(SYS_fallocate, fd, 0, shared->allocated, size - shared->allocated);
+            stub1(SYS_close, fd);
+        }
+    }
+    if (IS_ERROR(result)) {
+        log_header->lost = (uint32_t)-result;
+        return 0;
+    }
+    /* What was written is in the page cache; it need not be in this process's memory, too. */
+    if (shared->allocated > 2 * CHUNK_SIZE)
+        raw3(SYS_madvise, log_at(HEADER_SIZE), shared->allocated - 2 * CHUNK_SIZE, 4 /* DONTNEED */);
+    shared->allocated = size;
+    return 1;
+}
+
+/* Records. */
+
+static struct record *open_record(enum kind kind, const struct call *call)
+{
+    uint64_t at = log_header->committed;
+    if (!log_is_whole() || !reserve(at + RECORD_SIZE))
+        return NULL;
+    struct record *record = (struct record *)log_at(at);
+    memset(record, 0, RECORD_SIZE);
+    record->size = RECORD_SIZE;
+    record->kind = (uint8_t)kind;
+    record->call = call ? (uint16_t)call->nr : 0xffff;
+    record->sequence = shared->sequence;
+    record->process = (uint32_t)raw0(SYS_getpid);
+    record->thread = (uint32_t)raw0(SYS_gettid);
+    __atomic_store_n(&record->state, BEGUN, __ATOMIC_RELEASE);
+    return record;
+}
+
+static int is_new_process(uint32_t process)
+{
+    uint32_t at = process * 2654435761u % PROCESS_SLOTS;
+    for (uint32_t i = 0; i < 16; i++) {
+        uint32_t *slot = &shared->process[(at + i) % PROCESS_SLOTS];
+        if (*slot == process)
+            return 0;
+        if (*slot == 0) {
+            *slot = process;
+            return 1;
+        }
+    }
+    return 1;
+}
+
+static void log_process(uint32_t process)
+{
+    last_process = process;
+    struct record *record = is_new_process(process) ? open_record(K_PROCESS, NULL) : NULL;
+    if (!record)
+        return;
+    record->offset = (uint64_t)raw0(SYS_getppid);
+    char name[16] = {0};
+    raw2(SYS_prctl, 16 /* PR_GET_NAME */, name);
+    log_name(record, name, strnlen(name, sizeof name));
+    log_commit(record, 0);
+}
+
+static uint32_t find_stack(void)
+{
+    uint64_t hash = stack_hash();
+    if (!hash)
+        return 0;
+    for (uint32_t i = 0; i < STACK_SLOTS; i++) {
+        uint32_t at = (uint32_t)(hash + i) % STACK_SLOTS;
+        if (shared->stack[at].hash == hash)
+            return (uint32_t)shared->stack[at].number;
+        if (shared->stack[at].hash)
+            continue;
+        struct record *record = open_record(K_STACK, NULL);
+        char *text = record && stack_text ? log_payload(record, 16384) : NULL;
+        if (!text || shared->stacks >= STACK_SLOTS - STACK_SLOTS / 4) {
+            if (record)
+                log_cancel(record);
+            return 0;
+        }
+        uint32_t size = stack_text(text, 16384);
+        record->payload_size = size;
+        record->size = (uint32_t)(text + size - (char *)record);
+        record->stack = ++shared->stacks;
+        shared->stack[at].number = record->stack;
+        shared->stack[at].hash = hash;
+        log_commit(record, 0);
+        return (uint32_t)shared->stack[at].number;
+    }
+    return 0;
+}
+
+struct record *log_begin(enum kind kind, const struct call *call)
+{
+    if (!log_is_whole())
+        return NULL;
+    uint32_t process = (uint32_t)raw0(SYS_getpid);
+    if (process != last_process)
+        log_process(process);
+    uint32_t stack = stack_hash && call ? find_stack() : 0;
+    struct record *record = open_record(kind, call);
+    if (record)
+        record->stack = stack;
+    return record;
+}
+
+static void append(struct record *record, const char *name, size_t size)
+{
+    if (!reserve((uint64_t)((char *)record - (char *)log_header) + record->size + size))
+        return;
+    memcpy((char *)record + record->size, name, size);
+    record->size += (uint32_t)size;
+}
+
+void log_name(struct record *record, const char *name, size_t size)
+{
+    append(record, name, size);
+    record->name_size = (uint16_t)size;
+}
+
+void log_second(struct record *record, const char *name, size_t size)
+{
+    append(record, name, size);
+    record->second_size = (uint16_t)size;
+}
+
+/* Returns room for the payload, which comes after the names; NULL where there is none. */
+char *log_payload(struct record *record, size_t size)
+{
+    char *at = (char *)record + record->size;
+    if (size > 0x7fffffff - 65536) {
+        log_header->lost = EFBIG;
+        return NULL;
+    }
+    if (!reserve((uint64_t)(at - (char *)log_header) + size))
+        return NULL;
+    record->payload_size = (uint32_t)size;
+    record->size += (uint32_t)size;
+    return at;
+}
+
+void log_commit(struct record *record, long result)
+{
+    if (!record || !log_is_whole())
+        return;
+    uint32_t fixed = record->size - record->payload_size;
+    record->result = result;
+    record->payload_check = adler32((unsigned char *)record + fixed, record->payload_size);
+    while (record->size % 8)
+        ((char *)record)[record->size++] = 0;
+    record->state = EMPTY; /* the check leaves the state out: it changes when a holder died */
+    record->check = 0;
+    record->check = log_crc(record, fixed);
+    struct record *next = (struct record *)((char *)record + record->size);
+    memset(next, 0, 16);
+    record->state = DONE;
+    shared->sequence++;
+    log_header->records++;
+    __atomic_store_n(&log_header->committed, (uint64_t)((char *)next - (char *)log_header),
+                     __ATOMIC_RELEASE);
+}
+
+void log_cancel(struct record *record)
+{
+    if (record)
+        __atomic_store_n(&record->state, EMPTY, __ATOMIC_RELEASE);
+}
+
+void log_gap(const struct call *call, const char *reason)
+{
+    struct record *record = log_begin(K_GAP, call);
+    if (!record)
+        return;
+    log_name(record, reason, strlen(reason));
+    log_commit(record, 0);
+}
