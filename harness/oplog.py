@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Final, NamedTuple
 
 from harness.errors import OplogError
@@ -202,7 +201,7 @@ class Oplog:
     @classmethod
     def read(cls, path: Path) -> Oplog:
         """Open *path*; the header is validated at once, each record when it is reached."""
-        file = open(path, "rb")
+        file = open(path, "rb")  # noqa: SIM115 - it lives as long as the object
         try:
             return cls(file, path)
         except BaseException:
@@ -217,7 +216,10 @@ class Oplog:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -25,7 +25,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness.errors import ConfigurationError, WorkspaceError
@@ -490,6 +490,12 @@ def _walk(root: Path, ignore: Sequence[str] = ()) -> Iterator[list[tuple[str, os
                     found.append((relative, facts))
         found.sort(key=lambda item: item[0])
         yield found
+
+
+def not_matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """Return the paths relative to a root that no pattern declares volatile."""
+    kept = tuple(patterns)
+    return [name for name in names if not (kept and _matches(name, kept))]
 
 
 def _matches(relative: str, patterns: tuple[str, ...]) -> bool:

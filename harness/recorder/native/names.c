@@ -137,9 +137,8 @@ static long rename_call(struct call *call, int from, const char *old, int to, co
         log_commit(record, result);
         if (has_target && !is_same && !(flags & RENAME_EXCHANGE))
             forget_name(&replaced);
-        struct slot *slot = object_of(&moved);
-        if (slot && is_out && !is_in && (S_ISDIR(moved.st_mode) || moved.st_nlink <= 1))
-            slot->status = S_GONE;
+        if (is_out && !is_in && object_leave(to, new, ADOPT_DEPTH))
+            log_gap(call, "what was moved out of the root cannot be read");
     }
     log_unlock();
     return result;

@@ -105,8 +105,14 @@ static int read_content(struct record *record, int directory, const char *name,
     return done == st->st_size ? 0 : -EIO;
 }
 
-static int adopt_children(int directory, const char *name, struct object folder, enum kind kind,
-                          int depth, int with_content)
+/* What to do with each entry of a folder. */
+struct visit {
+    struct object folder;
+    enum kind kind; /* of the records; none where the objects leave the root */
+    int depth, with_content;
+};
+
+static int visit_children(int directory, const char *name, const struct visit *visit)
 {
     long fd = stub4(SYS_openat, directory, name,
                     O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW, 0);
@@ -119,8 +125,13 @@ static int adopt_children(int directory, const char *name, struct object folder,
         for (long at = 0; at < got && !failed;) {
             const struct entry64 *entry = (const struct entry64 *)(buffer + at);
             at += entry->size;
-            if (strcmp(entry->name, ".") && strcmp(entry->name, ".."))
-                failed = object_adopt((int)fd, entry->name, folder, kind, depth - 1, with_content);
+            if (!strcmp(entry->name, ".") || !strcmp(entry->name, ".."))
+                continue;
+            if (visit->kind)
+                failed = object_adopt((int)fd, entry->name, visit->folder, visit->kind,
+                                      visit->depth - 1, visit->with_content);
+            else
+                failed = object_leave((int)fd, entry->name, visit->depth - 1);
         }
     stub1(SYS_close, fd);
     return failed ? failed : got < 0 ? (int)got : 0;
@@ -154,7 +165,8 @@ int object_adopt(int directory, const char *name, struct object folder, enum kin
     record->to = folder;
     if (folder.birth)
         log_name(record, name, strlen(name));
-    if (!is_known && (S_ISLNK(st.st_mode) || (with_content && S_ISREG(st.st_mode)))) {
+    if (with_content ? S_ISLNK(st.st_mode) || S_ISREG(st.st_mode)
+                     : !is_known && S_ISLNK(st.st_mode)) {
         int wrong = read_content(record, directory, name, &st);
         if (wrong < 0) {
             log_cancel(record);
@@ -162,7 +174,20 @@ int object_adopt(int directory, const char *name, struct object folder, enum kin
         }
     }
     log_commit(record, 0);
-    if (S_ISDIR(st.st_mode) && !is_known)
-        return adopt_children(directory, name, object_id(slot), kind, depth, with_content);
-    return 0;
+    struct visit visit = {object_id(slot), kind, depth, with_content};
+    return S_ISDIR(st.st_mode) && !is_known ? visit_children(directory, name, &visit) : 0;
+}
+
+/* The opposite: what was moved out of the root, and all below it, is ours no longer. */
+int object_leave(int directory, const char *name, int depth)
+{
+    struct stat st;
+    long failed = stat_at(directory, name, &st, AT_SYMLINK_NOFOLLOW);
+    if (failed || depth <= 0)
+        return failed ? (int)failed : -ELOOP;
+    struct slot *slot = object_of(&st);
+    if (slot && (S_ISDIR(st.st_mode) || st.st_nlink <= 1))
+        slot->status = S_GONE;
+    struct visit visit = {{0, 0, 0}, 0, depth, 0};
+    return S_ISDIR(st.st_mode) ? visit_children(directory, name, &visit) : 0;
 }

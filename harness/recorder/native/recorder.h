@@ -61,6 +61,7 @@ INTERNAL struct slot *object_add(const struct stat *st);
 INTERNAL struct object object_id(const struct slot *slot);
 INTERNAL int object_adopt(int directory, const char *name, struct object folder, enum kind kind,
                           int depth, int with_content);
+INTERNAL int object_leave(int directory, const char *name, int depth);
 
 /* place.c */
 INTERNAL int place_find(int directory, const char *path, struct place *place);
