@@ -11,6 +11,7 @@ Not covered: what an op means for files (``harness.materialise``) or for a disk 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import zlib
@@ -28,12 +29,19 @@ MAGIC: Final = b"CCOPLOG\0"
 VERSION: Final = 1
 HEADER_SIZE: Final = 4096
 RECORD_SIZE: Final = 144
-_HEADER: Final = struct.Struct("<8sIIQQII QII IIII QQQQQ II")
+WINDOW_SIZE: Final = 512 << 10
+WINDOW_AT: Final = 0x107000
+STATE_SUFFIX: Final = ".state"
+"""Beside the log, while it is written: what the recorded processes share."""
+
+_HEADER: Final = struct.Struct("<8sIIQQII QII IIII QQQQQ QII")
 _RECORD: Final = struct.Struct("<IHBBII Q IIII q QII QII QII QII QQ II HHI")
 _PATH_AT: Final = _HEADER.size
 _PATH_MAX: Final = 3072
-_DYNAMIC: Final = ((16, 16), (56, 4), (64, 4), (_HEADER.size - 8, 4))
+_DYNAMIC: Final = ((16, 16), (56, 4), (64, 4), (_HEADER.size - 16, 12))
 _CHECK_AT: Final = 8
+_SPOOLED_AT: Final = 112
+_LOOKS_MAX: Final = 100
 _DONE, _ABANDONED, _BEGUN = 2, 3, 1
 _NO_CALL: Final = 0xFFFF
 _PAYLOAD_MAX: Final = 0x7FFFFFFF
@@ -164,6 +172,7 @@ class Header:
         lost: Error for which recording stopped before its end, 0 for none.
         is_closed: Whether recording was ended, rather than the process.
         left_out: Kinds that a test build did not record.
+        spooled: Up to here records stand in the file, behind it in the window of the state file.
     """
 
     machine: int
@@ -175,6 +184,7 @@ class Header:
     clock_tick_ns: int
     left_out: frozenset[int]
     committed: int
+    spooled: int
     records: int
     lost: int
     is_closed: bool
@@ -196,7 +206,8 @@ class Oplog:
         self._at = HEADER_SIZE
         self._sequence = 0
         self.stacks: dict[int, str] = {}
-        self.header = self._read_header()
+        self._tail = b""
+        self._look()
 
     @classmethod
     def read(cls, path: Path) -> Oplog:
@@ -225,7 +236,7 @@ class Oplog:
 
     def __iter__(self) -> Iterator[Op]:
         """Yield every record that was committed since the last call, in order."""
-        self.header = self._read_header()
+        self._look()
         while self._at < self.header.committed:
             op = self._read_record(self.header.committed)
             self._at = op.end
@@ -239,16 +250,57 @@ class Oplog:
     @property
     def uncertain(self) -> Op | None:
         """The op that was under way when the process died, behind all others; its bytes are not."""
-        self._file.seek(self.header.committed)
-        fixed = self._file.read(RECORD_SIZE)
+        fixed = self._bytes(self.header.committed, RECORD_SIZE)
         if len(fixed) < RECORD_SIZE or fixed[7] != _BEGUN or fixed[6] not in _KINDS:
             return None
         fields = list(_RECORD.unpack(fixed))
         fields[-3:] = (0, 0, 0)
         return _op(fields, b"", b"", b"", self.header.committed, is_uncertain=True)
 
+    def complete(self) -> None:
+        """
+        Put into the file what its dead processes left in the window; twice does nothing more.
+
+        The op that was under way, if any, stays readable behind the last record.
+        """
+        header = self.header
+        if header.committed == header.spooled and not self._tail:
+            return
+        with open(self._path, "r+b") as file:
+            file.seek(header.spooled)
+            file.write(self._tail)
+            file.flush()
+            file.seek(_SPOOLED_AT)
+            file.write(header.committed.to_bytes(8, "little"))
+        self._look()
+
     def _wrong(self, offset: int, reason: str) -> OplogError:
         return OplogError(str(self._path), offset, reason)
+
+    def _look(self) -> None:
+        """Read the header, and with it what is in the window only."""
+        for _ in range(_LOOKS_MAX):
+            self.header = header = self._read_header()
+            state = self._path.with_name(self._path.name + STATE_SUFFIX)
+            self._tail = b""
+            with contextlib.suppress(FileNotFoundError):
+                size = header.committed - header.spooled + RECORD_SIZE
+                with open(state, "rb") as file:
+                    file.seek(WINDOW_AT)
+                    self._tail = file.read(size)
+            if self._read_header().spooled == header.spooled:
+                break
+        end = os.fstat(self._file.fileno()).st_size
+        if end < header.spooled or (self._tail == b"" and end < header.committed):
+            raise self._wrong(end, f"records up to {header.committed}, but the file ends")
+
+    def _bytes(self, offset: int, size: int) -> bytes:
+        """Return what stands in the log at an offset, fewer bytes where it ends."""
+        spooled = self.header.spooled
+        if self._tail and offset >= spooled:
+            return self._tail[offset - spooled : offset - spooled + size]
+        self._file.seek(offset)
+        return self._file.read(size)
 
     def _read_header(self) -> Header:
         self._file.seek(0)
@@ -268,9 +320,9 @@ class Oplog:
         if zlib.crc32(still[:size]) != fields[-2]:
             raise self._wrong(_HEADER.size - 8, "the header does not match its check")
         lost, options, is_closed, path_size = fields[10:14]
-        end = os.fstat(self._file.fileno()).st_size
-        if not HEADER_SIZE <= committed <= end or committed % 8:
-            raise self._wrong(16, f"records up to {committed}, but the file has {end} bytes")
+        spooled = fields[19]
+        if not HEADER_SIZE <= spooled <= committed <= spooled + WINDOW_SIZE or committed % 8:
+            raise self._wrong(16, f"records up to {committed}, {spooled} of it in the file")
         if is_closed > 1 or path_size >= _PATH_MAX:
             raise self._wrong(64, "the header holds impossible values")
         seed, start_ns, tick_ns, low, high = fields[14:19]
@@ -285,6 +337,7 @@ class Oplog:
             clock_tick_ns=tick_ns,
             left_out=left_out,
             committed=committed,
+            spooled=spooled,
             records=records,
             lost=lost,
             is_closed=bool(is_closed),
@@ -292,8 +345,7 @@ class Oplog:
 
     def _read_record(self, limit: int) -> Op:
         at = self._at
-        self._file.seek(at)
-        fixed = self._file.read(RECORD_SIZE)
+        fixed = self._bytes(at, RECORD_SIZE)
         if len(fixed) < RECORD_SIZE:
             raise self._wrong(at, "the record is cut")
         fields = list(_RECORD.unpack(fixed))
@@ -304,7 +356,7 @@ class Oplog:
             raise self._wrong(at, f"a record of {size} bytes cannot hold {used}, up to {limit}")
         if kind not in _KINDS or state not in (_DONE, _ABANDONED) or payload_size > _PAYLOAD_MAX:
             raise self._wrong(at + 6, f"kind {kind} in state {state} is unknown")
-        rest = self._file.read(size - RECORD_SIZE)
+        rest = self._bytes(at + RECORD_SIZE, size - RECORD_SIZE)
         if len(rest) < size - RECORD_SIZE:
             raise self._wrong(at, "the record is cut")
         names = rest[: name_size + second_size]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import RecorderError
-from harness.oplog import CLOCK, RANDOM, STACKS, Kind, Mark
+from harness.oplog import CLOCK, RANDOM, STACKS, STATE_SUFFIX, Kind, Mark, Oplog
 from harness.recorder.library import (
     Config,
     failure,
@@ -19,10 +19,7 @@ from harness.recorder.library import (
     stack_functions,
 )
 
-__all__ = ["STATE_SUFFIX", "Options", "Session", "recording"]
-
-STATE_SUFFIX = ".state"
-"""Beside the log, while it is written: what the recorded processes share."""
+__all__ = ["Options", "Session", "recording", "seal"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +98,23 @@ def recording(root: Path, log_path: Path, options: Options | None = None) -> Ite
         yield session
     finally:
         code = library().recorder_stop()
-        clean(log_path)
+        log_path.with_name(log_path.name + STATE_SUFFIX).unlink(missing_ok=True)
     if code:
         raise RecorderError(f"the log cannot be ended: {os.strerror(-code)}")
 
 
-def clean(log_path: Path) -> None:
-    """Remove what a recording that was killed left beside its log."""
-    log_path.with_name(log_path.name + STATE_SUFFIX).unlink(missing_ok=True)
+def seal(log_path: Path) -> None:
+    """
+    Complete the log of processes that died, and remove what they left beside it.
+
+    No recorded process may be alive. Doing it twice, or to a log that was ended, does nothing.
+
+    Raises: OplogError: the file is no oplog.
+    """
+    state = log_path.with_name(log_path.name + STATE_SUFFIX)
+    with Oplog.read(log_path) as log:
+        log.complete()
+    state.unlink(missing_ok=True)
 
 
 def _start(root: Path, log_path: Path, options: Options) -> None:

@@ -92,7 +92,7 @@ static long write_call(struct call *call, int fd, int64_t given, uint32_t call_f
     }
     long result = perform(call);
     if (record && !IS_ERROR(result) && result > 0) {
-        char *room = log_payload(record, (size_t)result);
+        char *room = log_payload(&record, (size_t)result);
         int failed = room ? 0 : -EFBIG;
         if (room && source->bytes)
             memcpy(room, source->bytes, (size_t)result);

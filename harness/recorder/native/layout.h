@@ -8,12 +8,14 @@
 #ifndef RECORDER_LAYOUT_H
 #define RECORDER_LAYOUT_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define OPLOG_MAGIC "CCOPLOG"
 #define OPLOG_VERSION 1u
 #define HEADER_SIZE 4096u
-#define CHUNK_SIZE (4u << 20) /* the log file grows by this much */
+#define WINDOW_SIZE (512u << 10) /* the newest records, in memory that processes share */
+#define ROOM (64u << 10)          /* of it, kept free for a record's fixed part and names */
 #define ROOT_PATH_MAX 3072u
 
 struct object {
@@ -35,7 +37,8 @@ struct header {
     uint32_t is_closed;
     uint32_t path_size;
     uint64_t seed, clock_start, clock_tick, disabled[2];
-    uint32_t check; /* CRC-32 of the header with committed, records, lost, is_closed, check 0 */
+    uint64_t spooled; /* up to here records are in the file, from here on in the window */
+    uint32_t check; /* CRC-32 of the header, with what changes and the check itself 0 */
     uint32_t reserved;
     char path[ROOT_PATH_MAX];
 };
@@ -95,7 +98,6 @@ struct state {
     uint32_t is_active;
     uint32_t lock; /* thread id of the holder, 0: free */
     uint32_t waiters, births;
-    uint64_t allocated; /* the log file's size */
     uint64_t log_size_max, sequence;
     uint64_t slots, used; /* capacity of the set, a power of two */
     uint64_t clock, tick, seed, drawn;
@@ -104,7 +106,10 @@ struct state {
     char log_path[STATE_PATH_MAX], library[STATE_PATH_MAX];
     struct { uint64_t hash; uint64_t number; } stack[STACK_SLOTS];
     uint32_t process[PROCESS_SLOTS];
+    char window[WINDOW_SIZE] __attribute__((aligned(4096)));
     struct slot set[];
 };
+#define WINDOW_AT 0x107000u /* readers look here */
+_Static_assert(offsetof(struct state, window) == WINDOW_AT, "the format is fixed");
 
 #endif

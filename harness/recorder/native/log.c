@@ -28,16 +28,6 @@ static uint32_t last_process;
 
 #define ADLER 65521u
 
-void log_prepare_checks(void)
-{
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t c = i;
-        for (int k = 0; k < 8; k++)
-            c = c & 1 ? 0xedb88320u ^ (c >> 1) : c >> 1;
-        crc_table[i] = c;
-    }
-}
-
 uint32_t log_crc(const void *bytes, size_t size)
 {
     const unsigned char *data = bytes;
@@ -48,26 +38,72 @@ uint32_t log_crc(const void *bytes, size_t size)
 }
 
 /* Sums that a compiler turns into vector instructions; 2,048 bytes cannot overflow them. */
+#define ADLER_SUM(data, n, sum, weighted)                                                         \
+    do {                                                                                          \
+        for (uint32_t i_ = 0; i_ < (n); i_++) {                                                   \
+            (sum) += (data)[i_];                                                                  \
+            (weighted) += ((n) - i_) * (data)[i_];                                                \
+        }                                                                                         \
+    } while (0)
+
+struct sums {
+    uint32_t sum, weighted;
+};
+
+static struct sums sums_plain(const unsigned char *data, uint32_t n)
+{
+    struct sums sums = {0, 0};
+    ADLER_SUM(data, n, sums.sum, sums.weighted);
+    return sums;
+}
+
+static struct sums (*block_sums)(const unsigned char *data, uint32_t n) = sums_plain;
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static struct sums sums_avx2(const unsigned char *data, uint32_t n)
+{
+    struct sums sums = {0, 0};
+    ADLER_SUM(data, n, sums.sum, sums.weighted);
+    return sums;
+}
+#endif
+
+void log_prepare_checks(void)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int k = 0; k < 8; k++)
+            c = c & 1 ? 0xedb88320u ^ (c >> 1) : c >> 1;
+        crc_table[i] = c;
+    }
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2"))
+        block_sums = sums_avx2;
+#endif
+}
+
 static uint32_t adler32(const unsigned char *data, size_t size)
 {
     uint32_t a = 1, b = 0;
     while (size) {
-        uint32_t n = size < 2048 ? (uint32_t)size : 2048, sum = 0, weighted = 0;
-        for (uint32_t i = 0; i < n; i++) {
-            sum += data[i];
-            weighted += (n - i) * data[i];
-        }
-        b = (b + (uint64_t)a * n + weighted) % ADLER;
-        a = (a + sum) % ADLER;
+        uint32_t n = size < 2048 ? (uint32_t)size : 2048;
+        struct sums sums = block_sums(data, n);
+        b = (uint32_t)((b + (uint64_t)a * n + sums.weighted) % ADLER);
+        a = (a + sums.sum) % ADLER;
         data += n, size -= n;
     }
     return b << 16 | a;
 }
 
-static char *log_at(uint64_t offset)
+/* Where the next record is built; and, for one too large for the window, its mapping. */
+static char *next_place(void)
 {
-    return (char *)log_header + offset;
+    return shared->window + (log_header->committed - log_header->spooled);
 }
+
+static char *large;
+static uint64_t large_size;
 
 int log_is_whole(void)
 {
@@ -78,7 +114,7 @@ int log_is_whole(void)
 
 static void abandon(void)
 {
-    struct record *record = (struct record *)log_at(log_header->committed);
+    struct record *record = (struct record *)next_place();
     if (record->state == BEGUN) {
         log_commit(record, -EINTR);
         record->state = ABANDONED;
@@ -123,47 +159,83 @@ void log_unlock(void)
 
 /* Room. */
 
-static int reserve(uint64_t end)
+static int lose(long error)
 {
-    end += sizeof(struct record); /* for the mark that follows the last record */
-    if (end <= shared->allocated)
-        return 1;
-    uint64_t size = (end + CHUNK_SIZE - 1) / CHUNK_SIZE * CHUNK_SIZE;
-    long result = -EFBIG;
-    if (size <= shared->log_size_max) {
-        long fd = stub4(SYS_openat, AT_FDCWD, shared->log_path, O_RDWR | O_CLOEXEC, 0);
-        result = fd;
-        if (!IS_ERROR(fd)) {
-            result = stub4(SYS_fallocate, fd, 0, shared->allocated, size - shared->allocated);
-            stub1(SYS_close, fd);
-        }
+    log_header->lost = (uint32_t)-error;
+    return 0;
+}
+
+/* Writes the window's records to the file; what is being built stays where it is. */
+int log_spool(void)
+{
+    uint64_t from = log_header->spooled, size = log_header->committed - from, done = 0;
+    if (log_header->committed + WINDOW_SIZE > shared->log_size_max)
+        return lose(-EFBIG);
+    long fd = stub4(SYS_openat, AT_FDCWD, shared->log_path, O_WRONLY | O_CLOEXEC, 0);
+    if (IS_ERROR(fd))
+        return lose(fd);
+    long written = 1;
+    while (done < size && written > 0) {
+        written = stub4(SYS_pwrite64, fd, shared->window + done, size - done, from + done);
+        done += written > 0 ? (uint64_t)written : 0;
     }
-    if (IS_ERROR(result)) {
-        log_header->lost = (uint32_t)-result;
-        return 0;
-    }
-    /* What was written is in the page cache; it need not be in this process's memory, too. */
-    if (shared->allocated > 2 * CHUNK_SIZE)
-        raw3(SYS_madvise, log_at(HEADER_SIZE), shared->allocated - 2 * CHUNK_SIZE, 4 /* DONTNEED */);
-    shared->allocated = size;
+    stub1(SYS_close, fd);
+    if (done < size)
+        return lose(IS_ERROR(written) ? written : -ENOSPC);
+    log_header->spooled = from + size;
     return 1;
+}
+
+/* A record with many bytes is built in the file itself, by a mapping for it alone. */
+static struct record *make_large(struct record *record, size_t size)
+{
+    uint64_t at = log_header->committed, start = at & ~4095ull;
+    uint64_t end = at + record->size + size + 16;
+    if (end > shared->log_size_max || !log_spool()) {
+        lose(-EFBIG);
+        return NULL;
+    }
+    memmove(shared->window, record, record->size);
+    record = (struct record *)shared->window;
+    long fd = stub4(SYS_openat, AT_FDCWD, shared->log_path, O_RDWR | O_CLOEXEC, 0);
+    long result = IS_ERROR(fd) ? fd : stub4(SYS_fallocate, fd, 0, start, end - start);
+    if (!IS_ERROR(result))
+        result = stub6(SYS_mmap, 0, (long)(end - start), 3, 1, fd, (long)start);
+    if (!IS_ERROR(fd))
+        stub1(SYS_close, fd);
+    if (IS_ERROR(result)) {
+        lose(result);
+        return NULL;
+    }
+    large = (char *)result;
+    large_size = end - start;
+    memcpy(large + (at - start), record, record->size);
+    return (struct record *)(large + (at - start));
+}
+
+static void drop_large(void)
+{
+    if (large)
+        raw2(SYS_munmap, large, large_size);
+    large = NULL;
 }
 
 /* Records. */
 
 static struct record *open_record(enum kind kind, const struct call *call)
 {
-    uint64_t at = log_header->committed;
-    if (!log_is_whole() || !reserve(at + RECORD_SIZE))
+    if (!log_is_whole())
         return NULL;
-    struct record *record = (struct record *)log_at(at);
+    if (log_header->committed - log_header->spooled + ROOM > WINDOW_SIZE && !log_spool())
+        return NULL;
+    struct record *record = (struct record *)next_place();
     memset(record, 0, RECORD_SIZE);
     record->size = RECORD_SIZE;
     record->kind = (uint8_t)kind;
     record->call = call ? (uint16_t)call->nr : 0xffff;
     record->sequence = shared->sequence;
-    record->process = (uint32_t)raw0(SYS_getpid);
-    record->thread = (uint32_t)raw0(SYS_gettid);
+    record->process = last_process;
+    record->thread = shared->lock;
     __atomic_store_n(&record->state, BEGUN, __ATOMIC_RELEASE);
     return record;
 }
@@ -208,7 +280,7 @@ static uint32_t find_stack(void)
         if (shared->stack[at].hash)
             continue;
         struct record *record = open_record(K_STACK, NULL);
-        char *text = record && stack_text ? log_payload(record, 16384) : NULL;
+        char *text = record && stack_text ? log_payload(&record, 16384) : NULL;
         if (!text || shared->stacks >= STACK_SLOTS - STACK_SLOTS / 4) {
             if (record)
                 log_cancel(record);
@@ -242,8 +314,6 @@ struct record *log_begin(enum kind kind, const struct call *call)
 
 static void append(struct record *record, const char *name, size_t size)
 {
-    if (!reserve((uint64_t)((char *)record - (char *)log_header) + record->size + size))
-        return;
     memcpy((char *)record + record->size, name, size);
     record->size += (uint32_t)size;
 }
@@ -261,17 +331,20 @@ void log_second(struct record *record, const char *name, size_t size)
 }
 
 /* Returns room for the payload, which comes after the names; NULL where there is none. */
-char *log_payload(struct record *record, size_t size)
+char *log_payload(struct record **record, size_t size)
 {
-    char *at = (char *)record + record->size;
+    struct record *r = *record;
     if (size > 0x7fffffff - 65536) {
-        log_header->lost = EFBIG;
+        lose(-EFBIG);
         return NULL;
     }
-    if (!reserve((uint64_t)(at - (char *)log_header) + size))
+    if ((char *)r + r->size + size + RECORD_SIZE > shared->window + WINDOW_SIZE)
+        *record = r = make_large(r, size);
+    if (!r)
         return NULL;
-    record->payload_size = (uint32_t)size;
-    record->size += (uint32_t)size;
+    char *at = (char *)r + r->size;
+    r->payload_size = (uint32_t)size;
+    r->size += (uint32_t)size;
     return at;
 }
 
@@ -287,19 +360,26 @@ void log_commit(struct record *record, long result)
     record->state = EMPTY; /* the check leaves the state out: it changes when a holder died */
     record->check = 0;
     record->check = log_crc(record, fixed);
-    struct record *next = (struct record *)((char *)record + record->size);
-    memset(next, 0, 16);
+    uint64_t end = log_header->committed + record->size;
+    if (!large) /* what follows must not look like a record that was begun */
+        memset((char *)record + record->size, 0, 16);
     record->state = DONE;
     shared->sequence++;
     log_header->records++;
-    __atomic_store_n(&log_header->committed, (uint64_t)((char *)next - (char *)log_header),
-                     __ATOMIC_RELEASE);
+    __atomic_store_n(&log_header->committed, end, __ATOMIC_RELEASE);
+    if (large) {
+        memset(shared->window, 0, 16);
+        log_header->spooled = end;
+        drop_large();
+    }
 }
 
 void log_cancel(struct record *record)
 {
-    if (record)
-        __atomic_store_n(&record->state, EMPTY, __ATOMIC_RELEASE);
+    if (!log_header || !record)
+        return;
+    ((struct record *)next_place())->state = EMPTY;
+    drop_large();
 }
 
 void log_gap(const struct call *call, const char *reason)

@@ -30,7 +30,7 @@ static long look(const struct way *way, struct stat *st)
 }
 
 static void describe(struct record *record, enum kind kind, const struct stat *st)
-{
+{ /* 32 bytes never move a record */
     record->mode = st->st_mode;
     if (kind == K_CHOWN) {
         record->offset = st->st_uid;
@@ -40,7 +40,7 @@ static void describe(struct record *record, enum kind kind, const struct stat *s
         return;
     int64_t times[4] = {st->st_atim.tv_sec, st->st_atim.tv_nsec, st->st_mtim.tv_sec,
                         st->st_mtim.tv_nsec};
-    char *room = log_payload(record, sizeof times);
+    char *room = log_payload(&record, sizeof times);
     if (room)
         memcpy(room, times, sizeof times);
 }
@@ -79,7 +79,7 @@ static long attribute_call(struct call *call, enum kind kind, struct way way, co
     } else if (record) {
         record->a = object_id(object_of(&st));
         log_name(record, name, strnlen(name, 255));
-        char *room = size ? log_payload(record, size) : NULL;
+        char *room = size ? log_payload(&record, size) : NULL;
         if (room)
             memcpy(room, value, size);
         log_commit(record, result);

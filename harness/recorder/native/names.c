@@ -238,7 +238,7 @@ static long make_call(struct call *call, enum kind kind, int directory, const ch
         record->length = st.st_rdev;
         log_name(record, place.name, place.size);
         size_t size = target ? strlen(target) : 0;
-        char *room = size ? log_payload(record, size) : NULL;
+        char *room = size ? log_payload(&record, size) : NULL;
         if (room)
             memcpy(room, target, size);
         log_commit(record, result);

@@ -85,7 +85,7 @@ struct object object_id(const struct slot *slot)
     return id;
 }
 
-static int read_content(struct record *record, int directory, const char *name,
+static int read_content(struct record **record, int directory, const char *name,
                         const struct stat *st)
 {
     char *room = log_payload(record, (size_t)st->st_size);
@@ -167,7 +167,7 @@ int object_adopt(int directory, const char *name, struct object folder, enum kin
         log_name(record, name, strlen(name));
     if (with_content ? S_ISLNK(st.st_mode) || S_ISREG(st.st_mode)
                      : !is_known && S_ISLNK(st.st_mode)) {
-        int wrong = read_content(record, directory, name, &st);
+        int wrong = read_content(&record, directory, name, &st);
         if (wrong < 0) {
             log_cancel(record);
             return wrong;

@@ -145,7 +145,7 @@ static void log_simple(struct call *call, enum kind kind, const char *text)
     struct record *record = log_begin(kind, call);
     if (record) {
         size_t size = strnlen(text, 4095);
-        char *room = size ? log_payload(record, size) : NULL;
+        char *room = size ? log_payload(&record, size) : NULL;
         if (room)
             memcpy(room, text, size);
         record->offset = kind == K_EXIT ? (uint64_t)call->a[0] : 0;

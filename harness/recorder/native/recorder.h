@@ -46,7 +46,8 @@ INTERNAL void log_unlock(void);
 INTERNAL struct record *log_begin(enum kind kind, const struct call *call);
 INTERNAL void log_name(struct record *record, const char *name, size_t size);
 INTERNAL void log_second(struct record *record, const char *name, size_t size);
-INTERNAL char *log_payload(struct record *record, size_t size);
+INTERNAL char *log_payload(struct record **record, size_t size); /* may move the record */
+INTERNAL int log_spool(void);
 INTERNAL void log_commit(struct record *record, long result);
 INTERNAL void log_cancel(struct record *record);
 INTERNAL void log_gap(const struct call *call, const char *reason);

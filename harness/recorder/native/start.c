@@ -78,11 +78,10 @@ static int create_files(const struct config *config)
     if (IS_ERROR(at))
         return (int)at;
     stage = "creating the log";
-    long log = map_file(config->log_path, O_CREAT | O_EXCL, CHUNK_SIZE, config->log_size_max);
+    long log = map_file(config->log_path, O_CREAT | O_EXCL, HEADER_SIZE, HEADER_SIZE);
     if (IS_ERROR(log))
         return (int)log;
     shared = (struct state *)at;
-    shared->allocated = CHUNK_SIZE;
     shared->log_size_max = config->log_size_max;
     shared->slots = config->slots;
     shared->seed = config->seed;
@@ -122,10 +121,12 @@ static int write_header(const struct config *config)
     log_header->root.device = (uint32_t)st.st_dev;
     log_header->root.birth = 1; /* the first that the walk meets */
     log_header->check = log_crc(log_header, sizeof *log_header);
-    log_header->committed = HEADER_SIZE;
+    log_header->committed = log_header->spooled = HEADER_SIZE;
     stage = "walking the root";
     struct object none = {0, 0, 0};
+    log_lock();
     int wrong = object_adopt(AT_FDCWD, config->root, none, K_BASE, WALK_DEPTH, 0);
+    log_unlock();
     return wrong ? wrong : -(int)log_header->lost;
 }
 
@@ -185,7 +186,7 @@ EXPORT int recorder_mark(uint32_t kind, uint64_t number, const char *text, uint3
     if (record) {
         record->mode = kind;
         record->offset = number;
-        char *room = size ? log_payload(record, size) : NULL;
+        char *room = size ? log_payload(&record, size) : NULL;
         if (room)
             memcpy(room, text, size);
         log_commit(record, 0);
@@ -195,7 +196,7 @@ EXPORT int recorder_mark(uint32_t kind, uint64_t number, const char *text, uint3
     return record ? 0 : -EFBIG;
 }
 
-/* Lets all calls through from now on, in every process, and cuts the log to what was written. */
+/* Lets all calls through from now on, in every process, and completes the file. */
 EXPORT int recorder_stop(void)
 {
     if (!shared || !log_header)
@@ -203,16 +204,11 @@ EXPORT int recorder_stop(void)
     uint64_t old = block_signals();
     log_lock();
     shared->is_active = 0;
+    int result = log_spool() ? 0 : -(int)log_header->lost;
     log_header->is_closed = 1;
-    long fd = stub4(SYS_openat, AT_FDCWD, shared->log_path, O_RDWR | O_CLOEXEC, 0);
-    long result = fd;
-    if (!IS_ERROR(fd)) {
-        result = stub2(SYS_ftruncate, fd, log_header->committed);
-        stub1(SYS_close, fd);
-    }
     log_unlock();
     restore_signals(old);
-    return (int)result;
+    return result;
 }
 
 /* In a program that a recorded process started. */
@@ -235,7 +231,7 @@ __attribute__((constructor)) static void join_recording(int count, char **words,
     if (stat_at(AT_FDCWD, path, &st, 0) == 0 && (uint64_t)st.st_size >= sizeof(struct state))
         at = map_file(path, 0, 0, (uint64_t)st.st_size);
     if (!IS_ERROR(at))
-        log = map_file(log_path, 0, 0, ((struct state *)at)->log_size_max);
+        log = map_file(log_path, 0, 0, HEADER_SIZE);
     if (!IS_ERROR(log)) {
         shared = (struct state *)at;
         log_header = (struct header *)log;
