@@ -43,6 +43,7 @@ class Follower:
     volatile: Sequence[str] = ()
     materialiser: Materialiser = field(init=False)
     _failure: str | None = field(default=None, init=False)
+    _uncertain: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.materialiser = Materialiser(self.tree, self.side)
@@ -52,9 +53,14 @@ class Follower:
         count = 0
         try:
             for op in self.log:
-                if self._failure is None:
+                if op.is_uncertain:
+                    self._uncertain.append(
+                        f"process {op.process} died in a call of kind {op.kind.name.lower()}, "
+                        "which may have happened, in part or whole"
+                    )
+                elif self._failure is None:
                     self.materialiser.apply(op)
-                count += Kind.OPEN <= op.kind
+                count += op.kind >= Kind.OPEN
         except (OplogError, OSError) as error:
             self._failure = self._failure or f"the log cannot be followed: {error}"
         return count
@@ -67,8 +73,10 @@ class Follower:
         """
         self.follow()
         if self._failure is not None:
-            return [self._failure]
-        problems = [f"the recorder could not follow: {gap}" for gap in self.materialiser.gaps]
+            return [*self._uncertain, self._failure]
+        problems = self._uncertain + [
+            f"the recorder could not follow: {gap}" for gap in self.materialiser.gaps
+        ]
         lost = self.log.header.lost
         if lost:
             problems.append(f"recording stopped before the end: {os.strerror(lost)}")
@@ -79,7 +87,15 @@ class Follower:
             for name in mapped
         ]
         differences = workspace.tree_difference(self.tree, real, self.volatile)
-        return problems + [
-            f"the recorder missed a write to {line} (first: by the log, second: in truth)"
-            for line in differences
-        ]
+        return problems + [f"the recorder missed a write to {_told(line)}" for line in differences]
+
+
+def _told(line: str) -> str:
+    path, _, difference = line.rpartition(": ")
+    for ours, theirs in (("in the first", "by the log"), ("in the second", "in truth")):
+        difference = difference.replace(ours, theirs)
+    return (
+        f"{path}: by the log and in truth, {difference}"
+        if " and " in difference
+        else (f"{path}: {difference}")
+    )

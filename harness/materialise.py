@@ -1,16 +1,14 @@
 """
 Trees from an oplog: the files as they were after each op, made one from the next.
 
-Method: an inode graph as in docs/fault-models.md (objects, and names that are a folder object and an
-entry) beside a real folder that is changed op by op. What has no name yet (O_TMPFILE, what is being
+Method: an inode graph as in docs/fault-models.md (objects; names that are a folder and an entry)
+beside a real folder that is changed op by op. What has no name yet (O_TMPFILE, what is being
 moved into the root) waits in a folder beside it; what lost its last name is gone, since no call can
 give it one again.
 
 Covered: contents, names, kinds, permissions, links, times, extended attributes where they can be
 set. Not covered: owners; devices; bytes written through shared mappings (no call carries them).
 """
-
-# ruff: noqa: PTH - names are bytes, and may be of no encoding
 
 from __future__ import annotations
 
@@ -225,10 +223,8 @@ class Materialiser:
             if op.target is not None:
                 self._link(op)
             return
-        if op.target is None:
-            path = self._waiting_path(op)
-        else:
-            path = self._entry(op, op.target, op.name)
+        is_top = op.target is None
+        path = self._waiting_path(op) if is_top else self._entry(op, op.target, op.name)
         self._make(op, path)
         self._nodes[op.object] = _Node(op.type, waiting=path)
         if op.type == stat.S_IFREG:

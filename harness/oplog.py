@@ -42,6 +42,7 @@ _DYNAMIC: Final = ((16, 16), (56, 4), (64, 4), (_HEADER.size - 16, 12))
 _CHECK_AT: Final = 8
 _SPOOLED_AT: Final = 112
 _LOOKS_MAX: Final = 100
+_NAME_MAX: Final = 255
 _DONE, _ABANDONED, _BEGUN = 2, 3, 1
 _NO_CALL: Final = 0xFFFF
 _PAYLOAD_MAX: Final = 0x7FFFFFFF
@@ -226,12 +227,7 @@ class Oplog:
     def __enter__(self) -> Oplog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[Op]:
@@ -249,13 +245,15 @@ class Oplog:
 
     @property
     def uncertain(self) -> Op | None:
-        """The op that was under way when the process died, behind all others; its bytes are not."""
+        """The op that was under way when the process died, behind all others, without its bytes."""
         fixed = self._bytes(self.header.committed, RECORD_SIZE)
-        if len(fixed) < RECORD_SIZE or fixed[7] != _BEGUN or fixed[6] not in _KINDS:
+        if len(fixed) < RECORD_SIZE or fixed[7] not in (_BEGUN, _DONE) or fixed[6] not in _KINDS:
             return None
         fields = list(_RECORD.unpack(fixed))
-        fields[-3:] = (0, 0, 0)
-        return _op(fields, b"", b"", b"", self.header.committed, is_uncertain=True)
+        sizes = fields[-3:-1]
+        names = self._bytes(self.header.committed + RECORD_SIZE, sum(sizes))
+        name, second = names[: sizes[0]], names[sizes[0] :]
+        return _op(fields, name, second, b"", self.header.committed, is_uncertain=True)
 
     def complete(self) -> None:
         """
@@ -284,7 +282,7 @@ class Oplog:
             state = self._path.with_name(self._path.name + STATE_SUFFIX)
             self._tail = b""
             with contextlib.suppress(FileNotFoundError):
-                size = header.committed - header.spooled + RECORD_SIZE
+                size = header.committed - header.spooled + RECORD_SIZE + 2 * _NAME_MAX
                 with open(state, "rb") as file:
                     file.seek(WINDOW_AT)
                     self._tail = file.read(size)

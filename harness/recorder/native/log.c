@@ -28,13 +28,28 @@ static uint32_t last_process;
 
 #define ADLER 65521u
 
-uint32_t log_crc(const void *bytes, size_t size)
+static uint32_t crc_more(uint32_t crc, const void *bytes, size_t size)
 {
     const unsigned char *data = bytes;
-    uint32_t c = ~0u;
+    uint32_t c = ~crc;
     while (size--)
         c = crc_table[(c ^ *data++) & 255] ^ (c >> 8);
     return ~c;
+}
+
+uint32_t log_crc(const void *bytes, size_t size)
+{
+    return crc_more(0, bytes, size);
+}
+
+/* Of the fixed part and the names; the state is left out, since it changes when a holder died. */
+static uint32_t check_of(const struct record *record, uint32_t fixed)
+{
+    struct record still = *record;
+    still.state = EMPTY;
+    still.check = 0;
+    uint32_t crc = crc_more(0, &still, sizeof still);
+    return crc_more(crc, record + 1, fixed - sizeof still);
 }
 
 /* Sums that a compiler turns into vector instructions; 2,048 bytes cannot overflow them. */
@@ -115,15 +130,28 @@ int log_is_whole(void)
 static void abandon(void)
 {
     struct record *record = (struct record *)next_place();
-    if (record->state == BEGUN) {
+    if (record->state == BEGUN || record->state == DONE) {
         log_commit(record, -EINTR);
         record->state = ABANDONED;
     }
 }
 
+/* A dead holder may still be a zombie, since its parent may be the one that waits here. */
 static int is_gone(uint32_t thread)
 {
-    return raw2(SYS_kill, thread, 0) == -ESRCH;
+    char path[32], stat[512];
+    number_path(path, "/proc/", (int)thread);
+    memcpy(path + strlen(path), "/stat", 6);
+    long fd = stub4(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+    if (IS_ERROR(fd))
+        return raw2(SYS_kill, thread, 0) == -ESRCH;
+    long got = raw3(SYS_read, fd, stat, sizeof stat - 1);
+    stub1(SYS_close, fd);
+    if (got <= 0)
+        return got == -ESRCH;
+    stat[got] = 0;
+    const char *state = strrchr(stat, ')'); /* the name before it may hold anything */
+    return state && state[1] == ' ' && strchr("ZXx", state[2]) != NULL;
 }
 
 void log_lock(void)
@@ -357,9 +385,7 @@ void log_commit(struct record *record, long result)
     record->payload_check = adler32((unsigned char *)record + fixed, record->payload_size);
     while (record->size % 8)
         ((char *)record)[record->size++] = 0;
-    record->state = EMPTY; /* the check leaves the state out: it changes when a holder died */
-    record->check = 0;
-    record->check = log_crc(record, fixed);
+    record->check = check_of(record, fixed);
     uint64_t end = log_header->committed + record->size;
     if (!large) /* what follows must not look like a record that was begun */
         memset((char *)record + record->size, 0, 16);

@@ -23,46 +23,77 @@ static int has_tmpfile(uint64_t flags)
     return (flags & TMPFILE) != 0; /* the bit alone: libc's O_TMPFILE has O_DIRECTORY in it */
 }
 
-static void created(struct call *call, long fd, const struct stat *st, uint64_t flags)
+static enum kind kind_of_open(int is_there, uint64_t flags)
 {
-    char path[4096];
+    return has_tmpfile(flags) ? K_TMPFILE : is_there ? K_OPEN : K_CREATE;
+}
+
+/* Begun before the call where it will probably be one of ours, so that a death in it shows. */
+static struct record *begin_open(struct call *call, int directory, const char *path,
+                                 uint64_t flags, const struct stat *before)
+{
     struct place place = {.name = NULL, .size = 0};
-    int is_nameless = has_tmpfile(flags);
-    int found = place_of_descriptor((int)fd, path, sizeof path, &place);
-    if (found < 0)
-        log_gap(call, "a file was created, and /proc does not say where");
-    enum kind kind = is_nameless ? K_TMPFILE : K_CREATE;
-    if (found <= 0 || is_off(kind))
-        return;
+    enum kind kind = kind_of_open(before != NULL, flags);
+    if (is_off(kind) || !(before ? object_of(before) != NULL : place_find(directory, path, &place)))
+        return NULL;
     struct record *record = log_begin(kind, call);
     if (!record)
-        return;
-    record->a = object_id(object_add(st));
+        return NULL;
     record->flags = (uint32_t)flags;
-    record->mode = st->st_mode;
-    record->to = place.folder; /* for a file without a name: the folder it was made for */
-    if (!is_nameless)
+    record->a = kind == K_OPEN ? object_id(object_of(before)) : record->a;
+    record->length = kind == K_OPEN ? (uint64_t)before->st_size : 0; /* before a truncation */
+    record->to = place.folder;
+    if (place.name)
         log_name(record, place.name, place.size);
+    return record;
+}
+
+static void opened(struct call *call, struct record *record, long fd, const struct stat *st)
+{
+    if (!record)
+        return;
+    record->call = (uint16_t)call->nr;
+    record->kind = K_OPEN;
+    record->a = object_id(object_of(st));
+    record->mode = st->st_mode;
     log_commit(record, fd);
 }
 
-static void opened(struct call *call, long fd, const struct stat *st, uint64_t flags,
-                   uint64_t size)
+static void created(struct call *call, struct record *record, long fd, const struct stat *st,
+                    uint64_t flags)
 {
-    struct record *record = is_off(K_OPEN) ? NULL : log_begin(K_OPEN, call);
+    char path[4096];
+    struct place place = {.name = NULL, .size = 0};
+    enum kind kind = kind_of_open(0, flags);
+    int found = place_of_descriptor((int)fd, path, sizeof path, &place);
+    if (found <= 0 || is_off(kind)) {
+        log_cancel(record);
+        if (found < 0)
+            log_gap(call, "a file was created, and /proc does not say where");
+        return;
+    }
+    if (!record)
+        record = log_begin(kind, call);
     if (!record)
         return;
-    record->a = object_id(object_of(st));
+    record->size = RECORD_SIZE;
+    record->name_size = 0;
+    record->kind = (uint8_t)kind;
+    record->a = object_id(object_add(st));
     record->flags = (uint32_t)flags;
     record->mode = st->st_mode;
-    record->length = size; /* before it was truncated */
+    record->length = 0;
+    record->to = place.folder; /* for a file without a name: the folder it was made for */
+    if (kind == K_CREATE)
+        log_name(record, place.name, place.size);
     log_commit(record, fd);
 }
 
 long open_call(struct call *call, int directory, const char *path, uint64_t flags)
 {
     struct stat before, after;
-    int follow = flags & O_NOFOLLOW || (flags & O_EXCL && flags & O_CREAT) ? AT_SYMLINK_NOFOLLOW : 0;
+    int is_nofollow = flags & O_NOFOLLOW || (flags & O_EXCL && flags & O_CREAT);
+    int follow = is_nofollow ? AT_SYMLINK_NOFOLLOW : 0;
     long found = flags & O_PATH ? -EINVAL : stat_at(directory, path, &before, follow);
     int is_there = found == 0;
     if ((found && found != -ENOENT) ||
@@ -76,15 +107,17 @@ long open_call(struct call *call, int directory, const char *path, uint64_t flag
         log_unlock();
         return pass(call, 1);
     }
+    struct record *record = begin_open(call, directory, path, flags, is_there ? &before : NULL);
     long fd = perform(call);
     if (!IS_ERROR(fd) && stat_fd((int)fd, &after) == 0 && S_ISREG(after.st_mode)) {
-        struct slot *slot = object_of(&after);
         int is_old = is_there && !has_tmpfile(flags) && before.st_ino == after.st_ino &&
                      before.st_dev == after.st_dev;
-        if (slot && is_old)
-            opened(call, fd, &after, flags, (uint64_t)before.st_size);
+        if (is_old && object_of(&after))
+            opened(call, record, fd, &after);
         else
-            created(call, fd, &after, flags);
+            created(call, record, fd, &after, flags);
+    } else {
+        log_cancel(record);
     }
     log_unlock();
     return fd;

@@ -46,9 +46,26 @@ struct slot *object_find(uint32_t device, uint64_t inode)
     return slot->status == S_LIVE || slot->status == S_ORPHAN ? slot : NULL;
 }
 
+/*
+ * A file that was made a moment ago may not be in the set yet: whoever made it holds the lock until
+ * it is. Where the lock is free, or was waited for, the second look is the truth.
+ */
+static struct slot *look_again(uint32_t device, uint64_t inode)
+{
+    uint32_t holder = __atomic_load_n(&shared->lock, __ATOMIC_ACQUIRE);
+    if (holder && holder != (uint32_t)raw0(SYS_gettid)) {
+        log_lock();
+        log_unlock();
+    }
+    return object_find(device, inode);
+}
+
 struct slot *object_of(const struct stat *st)
 {
-    struct slot *slot = object_find((uint32_t)st->st_dev, st->st_ino);
+    uint32_t device = (uint32_t)st->st_dev;
+    struct slot *slot = object_find(device, st->st_ino);
+    if (!slot)
+        slot = look_again(device, st->st_ino);
     if (slot && slot->status == S_ORPHAN && st->st_nlink > 0) {
         slot->status = S_GONE;
         return NULL;

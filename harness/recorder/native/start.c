@@ -204,7 +204,8 @@ EXPORT int recorder_stop(void)
     uint64_t old = block_signals();
     log_lock();
     shared->is_active = 0;
-    int result = log_spool() ? 0 : -(int)log_header->lost;
+    log_spool();
+    int result = -(int)log_header->lost;
     log_header->is_closed = 1;
     log_unlock();
     restore_signals(old);
