@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.recorder import missing
+
 PROJECT = Path(__file__).parents[2]
 
 
@@ -67,3 +69,15 @@ def test_phases_sum_up() -> None:
     text = printed_by("bench_phases")
     for phase in ("execute", "recover", "sqlite check", "judge", "resume"):
         assert re.search(rf"^  {phase} +\d+\.\d+ children", text, re.MULTILINE), phase
+
+
+@pytest.mark.slow
+def test_the_recorder_sees_every_write() -> None:
+    """Each variant, on memory and on disk, has as many writes in its log as were made."""
+    problem = missing()
+    if problem is not None and not os.environ.get("CI"):
+        pytest.skip(f"NOT TESTED, the recorder: {problem}")
+    text = printed_by("bench_recorder")
+    counts = re.findall(r"^  pwrite of \d+ bytes .* (\d+) writes", text, re.MULTILINE)
+    assert counts == ["300"] * 12
+    assert len(re.findall(r"^  WAL, .* times", text, re.MULTILINE)) == 16

@@ -282,6 +282,25 @@ def mapping(root: Path, session: Session) -> None:
         mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ).close()
 
 
+@call("MAPPING")
+def mapping_made_writable_later(root: Path, session: Session) -> None:
+    LIBC.mmap.restype = ctypes.c_void_p
+    fd = opened(root / "twin")
+    address = ctypes.c_void_p(LIBC.mmap(None, ctypes.c_long(4096), 1, 1, fd, ctypes.c_long(0)))
+    assert LIBC.mprotect(address, ctypes.c_long(4096), 3) == 0
+
+
+@call("CLOSE")
+def mapping_that_is_only_read(root: Path, session: Session) -> None:
+    LIBC.mmap.restype = ctypes.c_void_p
+    fd, size = opened(root / "twin"), ctypes.c_long(4096)
+    address = ctypes.c_void_p(LIBC.mmap(None, size, 1, 1, fd, ctypes.c_long(0)))
+    os.close(fd)
+    LIBC.munmap(address, size)
+    private = LIBC.mmap(address, size, 1, 0x32, -1, ctypes.c_long(0))  # at the same address
+    assert LIBC.mprotect(ctypes.c_void_p(private), size, 3) == 0
+
+
 @call("DUP", "CLOSE", "WRITE")
 def duplicates(root: Path, session: Session) -> None:
     fd = opened(root / "old")

@@ -285,6 +285,36 @@ def test_a_static_program_dies_loudly(tmp_path: Path) -> None:
     assert done.problems == []
 
 
+def test_threads_that_were_there_before(tmp_path: Path) -> None:
+    """The filter covers threads that ran when recording began; forks made by any are covered."""
+    root, log_path = tmp_path / "root", tmp_path / "log"
+    root.mkdir()
+    go = threading.Event()
+
+    def work(number: int) -> None:
+        go.wait()
+        _append(root / f"{number}", bytes(700_000))
+        subprocess.run(["sh", "-c", f"echo {number} >> {root}/{number}"], check=True)
+
+    def body() -> None:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        with recording(root, log_path, QUIET):
+            go.set()
+            for thread in threads:
+                thread.join()
+
+    os.waitpid(_forked(body), 0)
+    workspace.copy_tree(root, tmp_path / "copy")
+    (tmp_path / "derived").mkdir()
+    (tmp_path / "derived").chmod(root.stat().st_mode)
+    with Oplog.read(log_path) as log:
+        follower = Follower(log, tmp_path / "derived", tmp_path / "side")
+        assert follower.problems(root) == []
+    assert {path.stat().st_size for path in root.iterdir()} == {700_002}
+
+
 def test_one_recording_per_process(tmp_path: Path) -> None:
     """A second recording in one process is refused, and so is a log in the root or over a file."""
 

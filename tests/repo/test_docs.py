@@ -20,6 +20,7 @@ from campaigns.run_store import invariants
 from campaigns.run_store.observation import TABLES
 from harness import pytest_plugin
 from harness.cli.commands import crashconform
+from harness.oplog import Kind
 from store import metabolism, run_store
 from store.metabolism.reconciliation import Rule
 
@@ -356,3 +357,16 @@ def test_example_of_a_store_runs(name: str, tmp_path: Path) -> None:
             ended = shell(tmp_path, command)
             assert_shown(command, shown, ended.stdout)
             assert ended.returncode == 0, command
+
+
+def test_oplog_format_has_every_kind() -> None:
+    """The format's page tells each kind of record by name and number."""
+    rows = re.findall(
+        r"^\| ([\w, ]+) \| ([\d, ]+) \|", (DOCS / "oplog-format.md").read_text(), re.M
+    )
+    named = {
+        name: int(number)
+        for names, numbers in rows
+        for name, number in zip(names.split(", "), numbers.split(", "), strict=False)
+    }
+    assert {kind.name.lower(): int(kind) for kind in Kind}.items() <= named.items()

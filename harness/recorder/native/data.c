@@ -75,6 +75,14 @@ struct source {
     size_t count, length;
 };
 
+static size_t length_of(const struct iovec *vector, size_t count)
+{
+    size_t length = 0;
+    for (size_t i = 0; i < count && i < 1024; i++)
+        length += vector[i].iov_len;
+    return length;
+}
+
 static long write_call(struct call *call, int fd, int64_t given, uint32_t call_flags,
                        const struct source *source)
 {
@@ -92,6 +100,8 @@ static long write_call(struct call *call, int fd, int64_t given, uint32_t call_f
     }
     long result = perform(call);
     if (record && !IS_ERROR(result) && result > 0) {
+        if (source->vector) /* looked at only now, when the kernel has found it readable */
+            record->length = length_of(source->vector, source->count);
         char *room = log_payload(&record, (size_t)result);
         int failed = room ? 0 : -EFBIG;
         if (room && source->bytes)
@@ -113,21 +123,12 @@ static long write_call(struct call *call, int fd, int64_t given, uint32_t call_f
     return result;
 }
 
-static size_t length_of(const struct iovec *vector, size_t count)
-{
-    size_t length = 0;
-    for (size_t i = 0; i < count && i < 1024; i++)
-        length += vector[i].iov_len;
-    return length;
-}
-
 static long vector_call(struct call *call, int64_t given, uint32_t call_flags)
 {
     struct stat st;
     if (!is_ours((int)call->a[0], &st))
         return pass(call, may_wait((int)call->a[0]));
     struct source source = {NULL, (const struct iovec *)call->a[1], (size_t)call->a[2], 0};
-    source.length = length_of(source.vector, source.count);
     return write_call(call, (int)call->a[0], given, call_flags, &source);
 }
 

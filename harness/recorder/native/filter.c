@@ -83,7 +83,7 @@ static const struct rule libc_rules[] = {
     {SYS_rt_sigprocmask, MASKING, 0, {0}}, {SYS_rt_sigaction, NOT_NULL, 1, {0}},
     {SYS_close, ALWAYS, 0, {0}}, {SYS_close_range, ALWAYS, 0, {0}}, {SYS_dup, ALWAYS, 0, {0}},
     {SYS_dup3, ALWAYS, 0, {0}}, {SYS_fcntl, ONE_OF, 1, {F_DUPFD, F_DUPFD_CLOEXEC, F_DUPFD}},
-    {SYS_exit_group, ALWAYS, 0, {0}},
+    {SYS_exit_group, ALWAYS, 0, {0}}, {SYS_mprotect, ANY_BIT, 2, {PROT_WRITE}},
 #ifdef SYS_dup2
     {SYS_dup2, ALWAYS, 0, {0}},
 #endif
@@ -142,9 +142,6 @@ static void emit_check(struct program *p, const struct rule *rule)
         RETURN(ALLOW);
         break;
     case SHARED_MAP:
-        LOAD(LOW(2));
-        IF_BITS(PROT_WRITE, 1, 0);
-        RETURN(ALLOW);
         LOAD(LOW(3));
         IF_BITS(MAP_SHARED, 1, 0);
         RETURN(ALLOW);

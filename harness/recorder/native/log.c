@@ -119,6 +119,12 @@ static char *next_place(void)
 
 static char *large;
 static uint64_t large_size;
+static uint32_t large_owner; /* a fork made meanwhile inherits these, and must not believe them */
+
+static int is_large(void)
+{
+    return large && large_owner == shared->lock;
+}
 
 int log_is_whole(void)
 {
@@ -236,6 +242,7 @@ static struct record *make_large(struct record *record, size_t size)
         return NULL;
     }
     large = (char *)result;
+    large_owner = shared->lock;
     large_size = end - start;
     memcpy(large + (at - start), record, record->size);
     return (struct record *)(large + (at - start));
@@ -243,7 +250,7 @@ static struct record *make_large(struct record *record, size_t size)
 
 static void drop_large(void)
 {
-    if (large)
+    if (is_large())
         raw2(SYS_munmap, large, large_size);
     large = NULL;
 }
@@ -387,13 +394,13 @@ void log_commit(struct record *record, long result)
         ((char *)record)[record->size++] = 0;
     record->check = check_of(record, fixed);
     uint64_t end = log_header->committed + record->size;
-    if (!large) /* what follows must not look like a record that was begun */
+    if (!is_large()) /* what follows must not look like a record that was begun */
         memset((char *)record + record->size, 0, 16);
     record->state = DONE;
     shared->sequence++;
     log_header->records++;
     __atomic_store_n(&log_header->committed, end, __ATOMIC_RELEASE);
-    if (large) {
+    if (is_large()) {
         memset(shared->window, 0, 16);
         log_header->spooled = end;
         drop_large();

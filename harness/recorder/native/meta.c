@@ -114,9 +114,31 @@ static long sync_call(struct call *call, enum kind kind, int fd, uint32_t call_f
     return result;
 }
 
-/* Writable shared mappings of this process and of those that it was forked from. */
-static struct { uint64_t start, end; struct object object; } mappings[MAPPINGS];
+/*
+ * Shared mappings of this process and of those that it was forked from. One that can only be read
+ * is kept in mind, since mprotect may make it writable.
+ */
+struct mapping {
+    uint64_t start, end, offset;
+    struct object object;
+    uint32_t flags, mode;
+    int is_told;
+};
+static struct mapping mappings[MAPPINGS];
 static uint32_t mapping_next;
+
+static void tell_mapping(struct mapping *mapping, struct record *record)
+{
+    mapping->is_told = 1;
+    if (!record)
+        return;
+    record->a = mapping->object;
+    record->offset = mapping->offset;
+    record->length = mapping->end - mapping->start;
+    record->flags = mapping->flags;
+    record->mode = mapping->mode;
+    log_commit(record, 0);
+}
 
 static long map_call(struct call *call)
 {
@@ -124,27 +146,84 @@ static long map_call(struct call *call)
     int fd = (int)call->a[4];
     if (is_off(K_MAPPING) || stat_fd(fd, &st) || !S_ISREG(st.st_mode) || !object_of(&st))
         return pass(call, 0);
+    int is_writable = (call->a[2] & PROT_WRITE) != 0;
     log_lock();
-    struct record *record = log_begin(K_MAPPING, call);
+    struct record *record = is_writable ? log_begin(K_MAPPING, call) : NULL;
     long result = perform(call);
     if (IS_ERROR(result)) {
         log_cancel(record);
     } else {
-        struct object object = object_id(object_of(&st));
-        uint32_t at = mapping_next++ % MAPPINGS;
-        mappings[at].start = (uint64_t)result;
-        mappings[at].end = (uint64_t)(result + call->a[1]);
-        mappings[at].object = object;
-        if (record) {
-            record->a = object;
-            record->offset = (uint64_t)call->a[5];
-            record->length = (uint64_t)call->a[1];
-            record->flags = (uint32_t)call->a[3];
-            record->mode = st.st_mode;
-            log_commit(record, 0);
-        }
+        struct mapping *mapping = &mappings[mapping_next++ % MAPPINGS];
+        mapping->start = (uint64_t)result;
+        mapping->end = (uint64_t)(result + call->a[1]);
+        mapping->offset = (uint64_t)call->a[5];
+        mapping->object = object_id(object_of(&st));
+        mapping->flags = (uint32_t)call->a[3];
+        mapping->mode = st.st_mode;
+        mapping->is_told = 0;
+        if (is_writable)
+            tell_mapping(mapping, record);
     }
     log_unlock();
+    return result;
+}
+
+static uint64_t hex_of(const char **text)
+{
+    uint64_t value = 0;
+    for (; **text; ++*text) {
+        char c = **text;
+        if (c >= '0' && c <= '9')
+            value = value << 4 | (uint64_t)(c - '0');
+        else if (c >= 'a' && c <= 'f')
+            value = value << 4 | (uint64_t)(c - 'a' + 10);
+        else
+            break;
+    }
+    return value;
+}
+
+/* Whether a shared mapping is there at all by now: addresses are used again. "START-END rw-s ..." */
+static int is_shared_at(uint64_t address)
+{
+    long fd = stub4(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0);
+    if (IS_ERROR(fd))
+        return 1;
+    char block[1024], line[64];
+    size_t used = 0;
+    int found = 0, is_start = 1;
+    long got;
+    while (!found && (got = raw3(SYS_read, fd, block, sizeof block)) > 0)
+        for (long i = 0; i < got && !found; i++) {
+            if (is_start && used < sizeof line - 1)
+                line[used++] = block[i];
+            is_start = is_start && used < sizeof line - 1;
+            if (block[i] != '\n')
+                continue;
+            line[used] = 0;
+            const char *at = line;
+            uint64_t start = hex_of(&at), end = *at == '-' ? (at++, hex_of(&at)) : 0;
+            found = start <= address && address < end && !strncmp(at, " ", 1) && at[4] == 's';
+            used = 0;
+            is_start = 1;
+        }
+    stub1(SYS_close, fd);
+    return found;
+}
+
+static long protect_call(struct call *call)
+{
+    uint64_t start = (uint64_t)call->a[0], end = start + (uint64_t)call->a[1];
+    long result = perform(call);
+    for (uint32_t i = 0; i < MAPPINGS && result == 0; i++) {
+        struct mapping *mapping = &mappings[i];
+        if (mapping->end <= start || mapping->start >= end || mapping->is_told || is_off(K_MAPPING) ||
+            !is_shared_at(start > mapping->start ? start : mapping->start))
+            continue;
+        log_lock();
+        tell_mapping(mapping, log_begin(K_MAPPING, call));
+        log_unlock();
+    }
     return result;
 }
 
@@ -254,6 +333,8 @@ long meta_call(struct call *call, int *known)
         return msync_call(call);
     case SYS_mmap:
         return map_call(call);
+    case SYS_mprotect:
+        return protect_call(call);
     case SYS_setxattrat:
     case SYS_removexattrat:
         return -ENOSYS; /* of Linux 6.13: callers fall back to the older calls */
