@@ -48,7 +48,7 @@ _NO_CALL: Final = 0xFFFF
 _PAYLOAD_MAX: Final = 0x7FFFFFFF
 _TYPE_MASK: Final = 0o170000
 
-STACKS, RANDOM, CLOCK = 1, 2, 4
+STACKS, RANDOM, CLOCK, NO_CALLS = 1, 2, 4, 8
 
 
 class Kind(IntEnum):

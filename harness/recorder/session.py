@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import RecorderError
-from harness.oplog import CLOCK, RANDOM, STACKS, STATE_SUFFIX, Kind, Mark, Oplog
+from harness.oplog import CLOCK, NO_CALLS, RANDOM, STACKS, STATE_SUFFIX, Kind, Mark, Oplog
 from harness.recorder.library import (
     Config,
     failure,
@@ -28,6 +28,8 @@ class Options:
     How to record.
 
     Attributes:
+        calls: Whether calls are recorded at all; without, the log stays empty, and only randomness
+            and the clock are as in a recording: for a replay that is to leave the same bytes.
         stacks: Whether ops carry the Python stack that caused them.
         seed: Of the randomness that the processes see; None leaves it real.
         clock_start_ns: Where the wall clock starts, since the epoch; None leaves it real.
@@ -37,6 +39,7 @@ class Options:
         left_out: Kinds of op that are not recorded: for tests of the completeness check only.
     """
 
+    calls: bool = True
     stacks: bool = True
     seed: int | None = 0
     clock_start_ns: int | None = 1_700_000_000_000_000_000
@@ -49,6 +52,7 @@ class Options:
     def bits(self) -> int:
         """The options as the log's header has them."""
         bits = STACKS if self.stacks else 0
+        bits |= 0 if self.calls else NO_CALLS
         bits |= RANDOM if self.seed is not None else 0
         return bits | (CLOCK if self.clock_start_ns is not None else 0)
 

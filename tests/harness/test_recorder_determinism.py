@@ -20,8 +20,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from harness.oplog import Kind
+from harness.oplog import Kind, Mark
 from harness.recorder import Options, Session
+from harness.workspace import tree_difference
 from tests.harness.recorded import QUIET, Recorded, needs_recorder, record
 from tests.harness.recorder_calls import LIBC, X86
 
@@ -113,6 +114,23 @@ def test_databases_are_the_same_each_time(tmp_path: Path) -> None:
     assert len(_content(first)) > 20
     assert _content(first) == _content(second)
     assert first.problems == second.problems == []
+
+
+def test_an_execution_that_is_not_recorded_can_leave_the_same_bytes(tmp_path: Path) -> None:
+    """Without calls the log is empty, and the files are those of a recorded execution."""
+
+    def body(root: Path, session: Session) -> None:
+        _databases(root, session)
+        subprocess.run("head -c 9 /dev/urandom > head; date > date", shell=True, check=True)
+        session.mark(Mark.STEP_END, 1)
+
+    for name, calls in (("with", True), ("without", False)):
+        (tmp_path / name).mkdir()
+        done = record(tmp_path / name, body, Options(calls=calls), volatile=("*",))
+        assert (len(done.ops) > 0) == calls
+    roots = [tmp_path / name / "root" for name in ("with", "without")]
+    assert tree_difference(*roots, ("*-shm",)) == []
+    assert (roots[0] / "apsw.db").stat().st_size > 0
 
 
 def test_another_seed_draws_otherwise(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ static const struct rule mutating[] = {
     {SYS_fremovexattr, ALWAYS, 0, {0}}, {SYS_removexattrat, ALWAYS, 0, {0}},
     {SYS_sync, ALWAYS, 0, {0}}, {SYS_syncfs, ALWAYS, 0, {0}},
     {SYS_sync_file_range, ALWAYS, 0, {0}}, {SYS_msync, ALWAYS, 0, {0}},
-    {SYS_mmap, SHARED_MAP, 0, {0}}, {SYS_execve, ALWAYS, 0, {0}}, {SYS_execveat, ALWAYS, 0, {0}},
+    {SYS_mmap, SHARED_MAP, 0, {0}},
     {SYS_bind, ALWAYS, 0, {0}}, {SYS_io_setup, NO_CALL, 0, {0}},
     {425 /* io_uring_setup */, NO_CALL, 0, {0}},
 #ifdef SYS_renameat
@@ -69,6 +69,10 @@ static const struct rule mutating[] = {
 #endif
 };
 
+static const struct rule start_rules[] = {
+    {SYS_execve, ALWAYS, 0, {0}}, {SYS_execveat, ALWAYS, 0, {0}},
+};
+
 static const struct rule random_rules[] = {{SYS_getrandom, RANDOM, 0, {0}}};
 
 static const struct rule clock_rules[] = {
@@ -79,8 +83,11 @@ static const struct rule clock_rules[] = {
 #endif
 };
 
-static const struct rule libc_rules[] = {
+static const struct rule signal_rules[] = {
     {SYS_rt_sigprocmask, MASKING, 0, {0}}, {SYS_rt_sigaction, NOT_NULL, 1, {0}},
+};
+
+static const struct rule libc_rules[] = {
     {SYS_close, ALWAYS, 0, {0}}, {SYS_close_range, ALWAYS, 0, {0}}, {SYS_dup, ALWAYS, 0, {0}},
     {SYS_dup3, ALWAYS, 0, {0}}, {SYS_fcntl, ONE_OF, 1, {F_DUPFD, F_DUPFD_CLOEXEC, F_DUPFD}},
     {SYS_exit_group, ALWAYS, 0, {0}}, {SYS_mprotect, ANY_BIT, 2, {PROT_WRITE}},
@@ -287,7 +294,9 @@ int filter_install(uint32_t options, int is_first)
     struct search search = {.count = 0};
     if (is_first) {
         begin(p);
-        emit_rules(p, RULES(mutating), NULL, 0);
+        if (!(options & OPT_NO_CALLS))
+            emit_rules(p, RULES(mutating), NULL, 0);
+        emit_rules(p, RULES(start_rules), NULL, 0);
         if (options & OPT_RANDOM)
             emit_rules(p, RULES(random_rules), NULL, 0);
         if (options & OPT_CLOCK)
@@ -301,7 +310,9 @@ int filter_install(uint32_t options, int is_first)
     if (!search.count)
         return -ENOEXEC; /* no glibc that we know */
     begin(p);
-    emit_rules(p, RULES(libc_rules), search.ranges, search.count);
+    emit_rules(p, RULES(signal_rules), search.ranges, search.count);
+    if (!(options & OPT_NO_CALLS))
+        emit_rules(p, RULES(libc_rules), search.ranges, search.count);
     if (options & OPT_RANDOM)
         emit_rules(p, RULES(libc_random_rules), search.ranges, search.count);
     return install(p);

@@ -78,7 +78,8 @@ enum kind {
     K_EXEC = 70, K_EXIT,
 };
 
-enum option { OPT_STACKS = 1, OPT_RANDOM = 2, OPT_CLOCK = 4 };
+/* OPT_NO_CALLS: determinism only; no call is trapped for the log, and nothing is recorded. */
+enum option { OPT_STACKS = 1, OPT_RANDOM = 2, OPT_CLOCK = 4, OPT_NO_CALLS = 8 };
 
 /* The set of objects under the root: open addressing, never shrinks. */
 enum slot_status { S_EMPTY = 0, S_LIVE = 1, S_ORPHAN = 2, S_GONE = 3 };

@@ -34,7 +34,7 @@ long pass(const struct call *call, int may_block)
 
 int is_off(enum kind kind)
 {
-    return !log_is_whole() || !shared->is_active ||
+    return !log_is_whole() || !shared->is_active || shared->options & OPT_NO_CALLS ||
            (shared->disabled[kind / 64] >> (kind % 64) & 1);
 }
 
@@ -84,7 +84,8 @@ static long answer(struct call *call)
     result = process_call(call, &known);
     if (known)
         return result;
-    if (is_reading_open(call) || !log_is_whole() || !shared->is_active)
+    if (is_reading_open(call) || !log_is_whole() || !shared->is_active ||
+        shared->options & OPT_NO_CALLS)
         return pass(call, 1);
     result = data_call(call, &known);
     if (!known)
