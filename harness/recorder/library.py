@@ -8,15 +8,27 @@ import functools
 import importlib.machinery
 import os
 import platform
+import re
 import sys
+import tempfile
+import zlib
 from pathlib import Path
 
 from harness.errors import RecorderError
 
-__all__ = ["Config", "library", "library_path", "missing", "missing_stacks", "stack_functions"]
+__all__ = [
+    "Config",
+    "library",
+    "library_path",
+    "missing",
+    "missing_stacks",
+    "preload_path",
+    "stack_functions",
+]
 
 _MACHINES = ("x86_64", "aarch64")
 _FOLDER = Path(__file__).parent
+_UNLOADABLE = re.compile(r"[\s:]")
 
 
 class Config(ctypes.Structure):
@@ -54,6 +66,31 @@ def library_path() -> Path:
     if path is None:
         raise RecorderError(missing() or "the recorder's library was not built")
     return path
+
+
+def preload_path() -> Path:
+    """
+    Return the library's file by a path that LD_PRELOAD can hold: without spaces and colons.
+
+    Where its own path has some, that is a copy in the folder for temporary files.
+    """
+    path = library_path()
+    if not _UNLOADABLE.search(os.fspath(path)):
+        return path
+    data = path.read_bytes()
+    copy = Path(tempfile.gettempdir(), f"crashconform-{os.getuid()}-{zlib.crc32(data):08x}.so")
+    if _UNLOADABLE.search(os.fspath(copy)):
+        raise RecorderError(
+            f"no program that is started can load {path}, nor a copy in {copy.parent}: their "
+            "paths have spaces or colons; set TMPDIR to a folder without."
+        )
+    if not (copy.exists() and copy.stat().st_uid == os.getuid() and copy.read_bytes() == data):
+        descriptor, made = tempfile.mkstemp(dir=copy.parent)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        Path(made).chmod(0o755)
+        Path(made).replace(copy)
+    return copy
 
 
 @functools.cache

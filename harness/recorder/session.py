@@ -14,8 +14,8 @@ from harness.recorder.library import (
     Config,
     failure,
     library,
-    library_path,
     missing,
+    preload_path,
     stack_functions,
 )
 
@@ -125,7 +125,7 @@ def _start(root: Path, log_path: Path, options: Options) -> None:
     config = Config(
         root=os.fsencode(root),
         log_path=os.fsencode(log_path),
-        library=os.fsencode(library_path()),
+        library=os.fsencode(preload_path()),
         log_size_max=options.log_size_max,
         slots=1 << max(10, (options.objects_max - 1).bit_length()),
         seed=options.seed or 0,

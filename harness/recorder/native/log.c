@@ -223,7 +223,7 @@ int log_spool(void)
 /* A record with many bytes is built in the file itself, by a mapping for it alone. */
 static struct record *make_large(struct record *record, size_t size)
 {
-    uint64_t at = log_header->committed, start = at & ~4095ull;
+    uint64_t at = log_header->committed, start = at & ~65535ull; /* a page, anywhere */
     uint64_t end = at + record->size + size + 16;
     if (end > shared->log_size_max || !log_spool()) {
         lose(-EFBIG);
