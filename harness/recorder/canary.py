@@ -37,7 +37,7 @@ def canary(folder: Path, *, left_out: Collection[Kind] = (), has_sync: bool = Fa
     Args:
         folder: Missing or empty, outside of any root; removed again.
         left_out: Kinds that are not recorded, to see that this is noticed.
-        has_sync: Whether to call sync, too, which may take as long as the machine has to write.
+        has_sync: Whether to call sync and syncfs, too, which write what others left in memory.
     Raises: RecorderError, in the child, printed there: nothing can be recorded here.
     """
     root, log_path, derived = folder / "root", folder / "log", folder / "derived"
@@ -56,7 +56,9 @@ def canary(folder: Path, *, left_out: Collection[Kind] = (), has_sync: bool = Fa
         wanted = [
             kind
             for kind in Kind
-            if kind >= Kind.OPEN and kind not in absent and (has_sync or kind is not Kind.SYNC)
+            if kind >= Kind.OPEN
+            and kind not in absent
+            and (has_sync or kind not in (Kind.SYNC, Kind.SYNCFS))
         ]
         return _missed(root, log_path, derived, folder / "side", wanted)
     finally:
@@ -94,6 +96,7 @@ def _be_child(
             _processes()
             if has_sync:
                 os.sync()
+                libc.syncfs(os.open(".", os.O_RDONLY))
         status = 0 if whole else _PARTLY
     except BaseException as error:
         os.write(2, f"canary: {type(error).__name__}: {error}\n".encode())
@@ -125,7 +128,6 @@ def _contents(libc: ctypes.CDLL) -> None:
     os.fsync(fd)
     os.fdatasync(fd)
     libc.sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(100), 2)
-    libc.syncfs(fd)
     os.close(os.dup(fd))
     os.close(fd)
     with open("mapped", "w+b") as file:

@@ -17,7 +17,12 @@ pytestmark = needs_recorder
 VOLATILE = {"sqlite3_in_every_journal_mode": ("*-shm",), "apsw_in_wal_mode": ("*-shm",)}
 
 
-@pytest.mark.parametrize("name", CALLS)
+SLOW = ("sqlite3_in_every_journal_mode", "programs", "forks_that_write_at_once", "syncs")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow) if x in SLOW else x for x in CALLS]
+)
 def test_a_call_is_recorded_and_the_derived_tree_is_the_real_one(name: str, tmp_path: Path) -> None:
     """Each workload leaves the expected kinds in the log, and the log gives its tree."""
     body, kinds = CALLS[name]

@@ -140,6 +140,7 @@ def test_a_writer_that_was_killed_with_the_lock_holds_up_nobody(tmp_path: Path) 
     assert all("died in" in problem for problem in done.problems[: len(uncertain)])
 
 
+@pytest.mark.slow
 def test_handlers_may_write_in_the_middle_of_anything(tmp_path: Path) -> None:
     """A signal handler that writes under the root never waits for the call that it interrupts."""
 
@@ -181,6 +182,7 @@ def test_no_signal_mask_hides_a_call(tmp_path: Path) -> None:
     assert b"".join(op.payload for op in done.of(Kind.WRITE)) == b"123\n4"
 
 
+@pytest.mark.slow
 def test_every_way_to_start_a_program(tmp_path: Path) -> None:
     """fork and exec, vfork, posix_spawn, system, popen: what they write is recorded."""
 
@@ -216,6 +218,7 @@ def test_every_way_to_start_a_program(tmp_path: Path) -> None:
     assert wanted <= names
 
 
+@pytest.mark.slow
 def test_waiting_calls_hold_no_lock(tmp_path: Path) -> None:
     """Who waits at a pipe, a FIFO or a socket keeps nobody from writing, and can be interrupted."""
 
@@ -267,6 +270,7 @@ def test_what_would_write_unseen_is_refused(tmp_path: Path) -> None:
     assert record(tmp_path, body).problems == []
 
 
+@pytest.mark.slow
 def test_a_static_program_dies_loudly(tmp_path: Path) -> None:
     """What cannot be recorded is ended by SIGSYS rather than let through."""
     source = tmp_path / "static.c"
@@ -335,6 +339,7 @@ def test_one_recording_per_process(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_large_writes_and_a_log_that_is_full(tmp_path: Path) -> None:
     """A write larger than the window is whole in the log; when that is full, the store goes on."""
     data = random.Random(1).randbytes(3 << 20)
