@@ -21,14 +21,14 @@
 
 static int is_ours(int fd, struct stat *st)
 {
+    st->st_mode = 0;
     return stat_fd(fd, st) == 0 && S_ISREG(st->st_mode) && object_of(st) != NULL;
 }
 
 /* Anything but a regular file or a folder may keep the caller waiting. */
-static int may_wait(int fd)
+static int may_wait(const struct stat *st)
 {
-    struct stat st;
-    return stat_fd(fd, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+    return !S_ISREG(st->st_mode) && !S_ISDIR(st->st_mode);
 }
 
 static void copy_vector(char *room, const struct iovec *vector, size_t count, size_t size)
@@ -88,7 +88,7 @@ static long write_call(struct call *call, int fd, int64_t given, uint32_t call_f
 {
     struct stat st;
     if (is_off(K_WRITE) || !is_ours(fd, &st))
-        return pass(call, may_wait(fd));
+        return pass(call, is_off(K_WRITE) || may_wait(&st));
     log_lock();
     struct record *record = log_begin(K_WRITE, call);
     if (record) {
@@ -127,7 +127,7 @@ static long vector_call(struct call *call, int64_t given, uint32_t call_flags)
 {
     struct stat st;
     if (!is_ours((int)call->a[0], &st))
-        return pass(call, may_wait((int)call->a[0]));
+        return pass(call, may_wait(&st));
     struct source source = {NULL, (const struct iovec *)call->a[1], (size_t)call->a[2], 0};
     return write_call(call, (int)call->a[0], given, call_flags, &source);
 }
@@ -163,7 +163,7 @@ static long splice_call(struct call *call)
 static long size_call(struct call *call, enum kind kind, const struct stat *st, int fd)
 {
     if (is_off(kind) || !S_ISREG(st->st_mode) || !object_of(st))
-        return pass(call, fd >= 0 && may_wait(fd));
+        return pass(call, 0);
     log_lock();
     struct record *record = log_begin(kind, call);
     if (record) {

@@ -23,7 +23,7 @@ struct state *shared;
 stack_hash_function stack_hash;
 stack_text_function stack_text;
 
-static uint32_t crc_table[256];
+static uint32_t crc_table[8][256]; /* eight bytes at a time */
 static uint32_t last_process;
 
 #define ADLER 65521u
@@ -32,8 +32,18 @@ static uint32_t crc_more(uint32_t crc, const void *bytes, size_t size)
 {
     const unsigned char *data = bytes;
     uint32_t c = ~crc;
+    for (; size >= 8; size -= 8, data += 8) {
+        uint32_t low, high;
+        memcpy(&low, data, 4);
+        memcpy(&high, data + 4, 4);
+        low ^= c;
+        c = crc_table[7][low & 255] ^ crc_table[6][low >> 8 & 255] ^
+            crc_table[5][low >> 16 & 255] ^ crc_table[4][low >> 24] ^
+            crc_table[3][high & 255] ^ crc_table[2][high >> 8 & 255] ^
+            crc_table[1][high >> 16 & 255] ^ crc_table[0][high >> 24];
+    }
     while (size--)
-        c = crc_table[(c ^ *data++) & 255] ^ (c >> 8);
+        c = crc_table[0][(c ^ *data++) & 255] ^ (c >> 8);
     return ~c;
 }
 
@@ -89,8 +99,11 @@ void log_prepare_checks(void)
         uint32_t c = i;
         for (int k = 0; k < 8; k++)
             c = c & 1 ? 0xedb88320u ^ (c >> 1) : c >> 1;
-        crc_table[i] = c;
+        crc_table[0][i] = c;
     }
+    for (uint32_t i = 0; i < 256; i++)
+        for (int k = 1; k < 8; k++)
+            crc_table[k][i] = crc_table[k - 1][i] >> 8 ^ crc_table[0][crc_table[k - 1][i] & 255];
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2"))
