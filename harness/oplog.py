@@ -29,6 +29,7 @@ MAGIC: Final = b"CCOPLOG\0"
 VERSION: Final = 1
 HEADER_SIZE: Final = 4096
 RECORD_SIZE: Final = 144
+PAGE_SIZE: Final = 4096
 WINDOW_SIZE: Final = 512 << 10
 WINDOW_AT: Final = 0x107000
 STATE_SUFFIX: Final = ".state"
@@ -161,6 +162,18 @@ class Op:
         if self.kind is Kind.OPEN:
             return bool(self.flags & os.O_TRUNC)
         return Kind.CREATE <= self.kind <= Kind.UTIMES and self.kind not in (Kind.CLOSE, Kind.DUP)
+
+    @property
+    def page_cuts(self) -> range:
+        """
+        Where a killed write can stop: how many of its bytes are there, none and all left out.
+
+        Rule S3 of docs/fault-models.md: at file offsets that are multiples of the page.
+        """
+        if self.kind is not Kind.WRITE:
+            return range(0)
+        first = PAGE_SIZE - self.offset % PAGE_SIZE
+        return range(first, len(self.payload), PAGE_SIZE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,15 @@ from harness.oplog import Kind, Oplog
 from harness.recorder import Options, missing, recording
 from tests.benchmarks.measuring import arguments, print_machine
 
+_MEMORY = Path("/dev/shm")
 VARIANTS: dict[str, Options | None] = {
     "bare": None,
     "calls only": Options(stacks=False, seed=None, clock_start_ns=None),
     "with stacks": Options(seed=None, clock_start_ns=None),
     "with everything": Options(),
 }
-Work = Callable[[Path, int], float]
+Work = Callable[[Path, int], tuple[float, float]]
+"""Returns seconds by the clock, and of the processor."""
 
 
 @dataclass(frozen=True)
@@ -39,26 +41,39 @@ class Measured:
     """One child: seconds of the work, of starting to record, and what the log holds."""
 
     seconds: float
+    processor_seconds: float
     start_seconds: float
     log_size: int
     ops: int
     writes: int
 
 
+@dataclass
+class Timer:
+    """Seconds since it was made, by the clock and of the processor."""
+
+    def __post_init__(self) -> None:
+        self._started = time.perf_counter(), time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        """Return both."""
+        return time.perf_counter() - self._started[0], time.process_time() - self._started[1]
+
+
 def wal(synchronous: str) -> Work:
     """Return a workload of transactions that insert one row each."""
 
-    def work(root: Path, count: int) -> float:
+    def work(root: Path, count: int) -> tuple[float, float]:
         connection = apsw.Connection(str(root / "db"))
         connection.execute("PRAGMA journal_mode=wal").fetchall()
         connection.execute(f"PRAGMA synchronous={synchronous}").fetchall()
         connection.execute("CREATE TABLE t (a, b)")
-        started = time.perf_counter()
+        timer = Timer()
         for number in range(count):
             connection.execute("BEGIN")
             connection.execute("INSERT INTO t VALUES (?, ?)", (number, "x" * 200))
             connection.execute("COMMIT")
-        seconds = time.perf_counter() - started
+        seconds = timer.read()
         connection.close()
         return seconds
 
@@ -68,14 +83,14 @@ def wal(synchronous: str) -> Work:
 def writes(size: int, *, outside: bool = False) -> Work:
     """Return a workload of writes of one size, to a file in the root or beside it."""
 
-    def work(root: Path, count: int) -> float:
+    def work(root: Path, count: int) -> tuple[float, float]:
         folder = root.parent if outside else root
         descriptor = os.open(folder / "file", os.O_CREAT | os.O_WRONLY)
         data = bytes(size)
-        started = time.perf_counter()
+        timer = Timer()
         for _ in range(count):
             os.pwrite(descriptor, data, 0)
-        return time.perf_counter() - started
+        return timer.read()
 
     return work
 
@@ -91,18 +106,18 @@ def measure(folder: Path, work: Work, count: int, options: Options | None) -> Me
         try:
             started = time.perf_counter()
             if options is None:
-                times = work(root, count), 0.0
+                times = *work(root, count), 0.0
             else:
                 with recording(root, log_path, options):
                     begun = time.perf_counter()
-                    times = work(root, count), begun - started
-            os.write(writing, struct.pack("dd", *times))
+                    times = *work(root, count), begun - started
+            os.write(writing, struct.pack("ddd", *times))
         except BaseException as error:
             print(repr(error), file=sys.stderr, flush=True)
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
-    seconds, start_seconds = struct.unpack("dd", os.read(reading, 16))
+    seconds, processor_seconds, start_seconds = struct.unpack("ddd", os.read(reading, 24))
     os.close(reading)
     os.close(writing)
     size, ops, written = 0, 0, 0
@@ -113,7 +128,7 @@ def measure(folder: Path, work: Work, count: int, options: Options | None) -> Me
                 ops += op.kind >= Kind.OPEN
                 written += op.kind is Kind.WRITE
     shutil.rmtree(base)
-    return Measured(seconds, start_seconds, size, ops, written)
+    return Measured(seconds, processor_seconds, start_seconds, size, ops, written)
 
 
 def show(folder: Path, name: str, work: Work, count: int, rounds: int) -> None:
@@ -124,9 +139,15 @@ def show(folder: Path, name: str, work: Work, count: int, rounds: int) -> None:
             found[variant].append(measure(folder, work, count, options))
     for variant, measured in found.items():
         each = statistics.median(one.seconds for one in measured) / count * 1e6
-        pairs = zip(measured, found["bare"], strict=True)
+        pairs = list(zip(measured, found["bare"], strict=True))
         ratio = statistics.median(one.seconds / bare.seconds for one, bare in pairs)
-        line = f"  {name:22} {variant:16} {each:8.1f} us  {ratio:5.2f} times"
+        processor = statistics.median(
+            one.processor_seconds / bare.processor_seconds for one, bare in pairs
+        )
+        line = (
+            f"  {name:22} {variant:16} {each:8.1f} us  {ratio:5.2f} times"
+            f"  ({processor:5.2f} of the processor)"
+        )
         if variant != "bare":
             last = measured[-1]
             start = statistics.median(one.start_seconds for one in measured) * 1e3
@@ -143,11 +164,12 @@ def main() -> None:
     if problem is not None:
         raise SystemExit(problem)
     scale, rounds = (100, 1) if is_smoke else (1, 7)
-    for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
+    for folder in (_MEMORY, Path(tempfile.gettempdir())):
         print_machine(folder)
         for synchronous in ("normal", "full"):
             name = f"WAL, synchronous={synchronous}"
-            show(folder, name, wal(synchronous), 3000 // scale, rounds)
+            count = 3000 if synchronous == "normal" or folder == _MEMORY else 500
+            show(folder, name, wal(synchronous), max(20, count // scale), rounds)
         show(folder, "pwrite of 24 bytes", writes(24), 30_000 // scale, rounds)
         show(folder, "pwrite of 4096 bytes", writes(4096), 30_000 // scale, rounds)
         show(folder, "pwrite beside the root", writes(24, outside=True), 30_000 // scale, rounds)

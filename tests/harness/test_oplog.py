@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from harness.errors import OplogError
 from harness.oplog import Kind, Object, Op, Oplog
+from harness.system_calls import call_name
 from tests.harness.oplog_writer import ROOT, Record, base, header, log_bytes, write_log
 
 FILE = Object(101, 5, 2)
@@ -152,6 +153,37 @@ def test_a_refusal_says_what_is_wrong(change: object, reason: str, tmp_path: Pat
         read(path)
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.offset) == (str(caught.value), caught.value.offset)
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "cuts"),
+    [
+        (0, 4096, []),
+        (0, 4097, [4096]),
+        (100, 3996, []),
+        (100, 3997, [3996]),
+        (4096, 12_288, [4096, 8192]),
+        (8191, 5000, [1, 4097]),
+    ],
+)
+def test_a_killed_write_stops_at_pages(
+    offset: int, size: int, cuts: list[int], tmp_path: Path
+) -> None:
+    """The places at which a write can be cut are the file's pages, not the write's."""
+    record = Record(kind=Kind.WRITE, a=FILE, offset=offset, payload=bytes(size))
+    (op,) = read(write_log(tmp_path / "log", [record]))
+    assert list(op.page_cuts) == cuts
+
+
+def test_calls_have_names() -> None:
+    """A number is named as on the machine that recorded."""
+    assert [call_name(*one) for one in ((1, 62), (64, 183), (18, 62), (999, 62), (None, 62))] == [
+        "write",
+        "write",
+        "pwrite64",
+        "system call 999",
+        "none",
+    ]
 
 
 def test_a_growing_log_is_followed(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from harness.oplog import Kind
 from harness.recorder import Session
+from harness.system_calls import ARM64, X86_64, call_name
 from tests.harness.recorded import needs_recorder, record
 from tests.harness.recorder_calls import CALLS, prepare
 
 pytestmark = needs_recorder
 
+MACHINE = X86_64 if os.uname().machine == "x86_64" else ARM64
 VOLATILE = {"sqlite3_in_every_journal_mode": ("*-shm",), "apsw_in_wal_mode": ("*-shm",)}
 
 
@@ -29,6 +31,7 @@ def test_a_call_is_recorded_and_the_derived_tree_is_the_real_one(name: str, tmp_
     volatile = VOLATILE.get(name, ())
     done = record(tmp_path, body, prepare=prepare, volatile=volatile)
     assert kinds - done.kinds.keys() == set()
+    assert all(call_name(op.call, MACHINE)[:11] != "system call" for op in done.ops)
     mapped = {
         "mapping": ["folder/hard is mapped", "old is mapped"],
         "mapping_made_writable_later": ["twin is mapped"],
