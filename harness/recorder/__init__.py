@@ -13,7 +13,7 @@ through shared mappings (which are recorded as such), io_uring and Linux AIO (to
 
 from __future__ import annotations
 
-from harness.recorder.library import missing, missing_stacks
+from harness.recorder.library import load, missing, missing_stacks
 from harness.recorder.session import Options, Session, recording, seal
 
-__all__ = ["Options", "Session", "missing", "missing_stacks", "recording", "seal"]
+__all__ = ["Options", "Session", "load", "missing", "missing_stacks", "recording", "seal"]

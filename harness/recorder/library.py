@@ -20,6 +20,7 @@ __all__ = [
     "Config",
     "library",
     "library_path",
+    "load",
     "missing",
     "missing_stacks",
     "preload_path",
@@ -142,6 +143,13 @@ def missing_stacks() -> str | None:
     return None
 
 
+def load() -> None:
+    """Load the native parts now, so that children forked later need not; nothing where missing."""
+    if missing() is None:
+        stack_functions()
+
+
+@functools.cache
 def stack_functions() -> tuple[ctypes.c_void_p, ctypes.c_void_p] | None:
     """Return the addresses of the functions that read Python's stack, or None without them."""
     path = _built("_stacks")

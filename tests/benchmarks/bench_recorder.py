@@ -22,7 +22,7 @@ from pathlib import Path
 import apsw
 
 from harness.oplog import Kind, Oplog
-from harness.recorder import Options, missing, recording
+from harness.recorder import Options, load, missing, recording
 from tests.benchmarks.measuring import arguments, print_machine
 
 _MEMORY = Path("/dev/shm")
@@ -164,6 +164,7 @@ def main() -> None:
     if problem is not None:
         raise SystemExit(problem)
     scale, rounds = (100, 1) if is_smoke else (1, 7)
+    load()
     for folder in (_MEMORY, Path(tempfile.gettempdir())):
         print_machine(folder)
         for synchronous in ("normal", "full"):

@@ -332,6 +332,24 @@ def test_one_recording_per_process(tmp_path: Path) -> None:
 
     done = record(tmp_path, body)
     assert done.problems == []
+
+    def again() -> None:
+        for root, log_path in (
+            (tmp_path / "root", done.log_path),
+            (tmp_path / "no", tmp_path / "x"),
+        ):
+            with (
+                pytest.raises(RecorderError, match=r"state.*exists|log.*exists|root.*No such"),
+                recording(root, log_path),
+            ):
+                pass
+        (tmp_path / "refused").touch()
+
+    os.waitpid(_forked(again), 0)
+    assert (tmp_path / "refused").exists()
+    assert not list(tmp_path.glob("*.state")) + list(tmp_path.glob("x"))
+    with Oplog.read(done.log_path) as log:
+        assert list(log) == done.ops
     with (
         pytest.raises(RecorderError, match="outside of the root"),
         recording(tmp_path / "root", tmp_path / "root" / "log"),

@@ -295,7 +295,7 @@ static int is_new_process(uint32_t process)
         uint32_t *slot = &shared->process[(at + i) % PROCESS_SLOTS];
         if (*slot == process)
             return 0;
-        if (*slot == 0) {
+        if (*slot == 0 || *slot == UINT32_MAX) { /* free, or of a process that exited */
             *slot = process;
             return 1;
         }

@@ -109,6 +109,9 @@ static void on_trap(int number, siginfo_t *info, void *context)
 int handler_install(void)
 {
     static const unsigned char code[] = STUB_CODE;
+    static int is_installed; /* by a start that failed later on */
+    if (is_installed)
+        return 0;
     long page = raw6(SYS_mmap, (long)STUB_AT, PAGE, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (page != (long)STUB_AT)
@@ -125,6 +128,7 @@ int handler_install(void)
     memset(&action.sa_mask, 0xff, sizeof action.sa_mask);
     if (sigaction(SIGSYS, &action, NULL))
         return -EINVAL;
+    is_installed = 1;
     uint64_t unblocked = 1ull << (SIGSYS - 1);
     return (int)raw4(SYS_rt_sigprocmask, SIG_UNBLOCK, &unblocked, 0, 8);
 }
