@@ -373,7 +373,6 @@ class Oplog:
         names = rest[: name_size + second_size]
         payload = rest[len(names) : len(names) + payload_size]
         still = bytearray(fixed)
-        still[7] = 0
         still[_CHECK_AT : _CHECK_AT + 4] = bytes(4)
         if zlib.crc32(names, zlib.crc32(still)) != check:
             raise self._wrong(at + _CHECK_AT, "the record does not match its check")

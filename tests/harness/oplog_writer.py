@@ -57,7 +57,7 @@ class Record:
         rest += struct.pack("<HHI", len(self.name), len(self.second), len(self.payload)) + names
         start = struct.pack("<IHB", size, self.call, self.kind)
         payload_check = struct.pack("<I", zlib.adler32(self.payload))
-        check = zlib.crc32(start + bytes(5) + payload_check + rest)
+        check = zlib.crc32(start + bytes([self.state]) + bytes(4) + payload_check + rest)
         head = start + bytes([self.state]) + struct.pack("<I", check) + payload_check
         return (head + rest + self.payload).ljust(size, b"\0")
 

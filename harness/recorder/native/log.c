@@ -52,11 +52,11 @@ uint32_t log_crc(const void *bytes, size_t size)
     return crc_more(0, bytes, size);
 }
 
-/* Of the fixed part and the names; the state is left out, since it changes when a holder died. */
-static uint32_t check_of(const struct record *record, uint32_t fixed)
+/* Of the fixed part, in the state that it will have, and of the names. */
+static uint32_t check_of(const struct record *record, uint32_t fixed, enum record_state state)
 {
     struct record still = *record;
-    still.state = EMPTY;
+    still.state = (uint8_t)state;
     still.check = 0;
     uint32_t crc = crc_more(0, &still, sizeof still);
     return crc_more(crc, record + 1, fixed - sizeof still);
@@ -146,12 +146,13 @@ int log_is_whole(void)
 
 /* The lock. */
 
+static void finish(struct record *record, long result, enum record_state state);
+
 static void abandon(void)
 {
     struct record *record = (struct record *)next_place();
     if (record->state == BEGUN || record->state == DONE) {
-        log_commit(record, -EINTR);
-        record->state = ABANDONED;
+        finish(record, -EINTR, ABANDONED);
     }
 }
 
@@ -396,7 +397,7 @@ char *log_payload(struct record **record, size_t size)
     return at;
 }
 
-void log_commit(struct record *record, long result)
+static void finish(struct record *record, long result, enum record_state state)
 {
     if (!record || !log_is_whole())
         return;
@@ -405,11 +406,11 @@ void log_commit(struct record *record, long result)
     record->payload_check = adler32((unsigned char *)record + fixed, record->payload_size);
     while (record->size % 8)
         ((char *)record)[record->size++] = 0;
-    record->check = check_of(record, fixed);
+    record->check = check_of(record, fixed, state);
     uint64_t end = log_header->committed + record->size;
     if (!is_large()) /* what follows must not look like a record that was begun */
         memset((char *)record + record->size, 0, 16);
-    record->state = DONE;
+    record->state = (uint8_t)state;
     shared->sequence++;
     log_header->records++;
     __atomic_store_n(&log_header->committed, end, __ATOMIC_RELEASE);
@@ -418,6 +419,11 @@ void log_commit(struct record *record, long result)
         log_header->spooled = end;
         drop_large();
     }
+}
+
+void log_commit(struct record *record, long result)
+{
+    finish(record, result, DONE);
 }
 
 void log_cancel(struct record *record)
