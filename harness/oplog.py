@@ -253,7 +253,8 @@ class Oplog:
             if op.kind is Kind.STACK:
                 self.stacks[op.stack] = op.payload.decode("utf-8", "backslashreplace")
             yield op
-        if self._sequence != self.header.records:
+        is_counted = self._sequence == self.header.records
+        if not is_counted and (self.header.is_closed or self._sequence != self.header.records + 1):
             raise self._wrong(16, f"{self.header.records} records, {self._sequence} were found")
 
     @property
@@ -263,6 +264,8 @@ class Oplog:
         if len(fixed) < RECORD_SIZE or fixed[7] not in (_BEGUN, _DONE) or fixed[6] not in _KINDS:
             return None
         fields = list(_RECORD.unpack(fixed))
+        if fields[6] != self._sequence:
+            return None  # left over from an earlier window
         sizes = fields[-3:-1]
         names = self._bytes(self.header.committed + RECORD_SIZE, sum(sizes))
         name, second = names[: sizes[0]], names[sizes[0] :]
@@ -331,7 +334,7 @@ class Oplog:
         if zlib.crc32(still[:size]) != fields[-2]:
             raise self._wrong(_HEADER.size - 8, "the header does not match its check")
         lost, options, is_closed, path_size = fields[10:14]
-        spooled = fields[19]
+        spooled = min(fields[19], committed)  # beyond it where a death came just before the end
         if not HEADER_SIZE <= spooled <= committed <= spooled + WINDOW_SIZE or committed % 8:
             raise self._wrong(16, f"records up to {committed}, {spooled} of it in the file")
         if is_closed > 1 or path_size >= _PATH_MAX:

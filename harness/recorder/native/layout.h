@@ -99,7 +99,7 @@ struct state {
     uint32_t is_active;
     uint32_t lock; /* thread id of the holder, 0: free */
     uint32_t waiters, births;
-    uint64_t log_size_max, sequence;
+    uint64_t log_size_max, sequence, intended_end;
     uint64_t slots, used; /* capacity of the set, a power of two */
     uint64_t clock, tick, seed, drawn;
     uint64_t disabled[2]; /* kinds that a test build does not record */

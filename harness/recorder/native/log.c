@@ -148,12 +148,23 @@ int log_is_whole(void)
 
 static void finish(struct record *record, long result, enum record_state state);
 
-static void abandon(void)
+/*
+ * What a holder that died left half done. It sets, in this order: the end and the number that it
+ * intends, `committed` (for a large record `spooled` before), `records`.
+ */
+static void repair(void)
 {
+    if (log_header->spooled > log_header->committed)
+        log_header->committed = log_header->spooled;
+    if (log_header->committed == shared->intended_end)
+        log_header->records = shared->sequence;
     struct record *record = (struct record *)next_place();
-    if (record->state == BEGUN || record->state == DONE) {
+    if (record->sequence != log_header->records)
+        return; /* of an earlier window */
+    if (record->state == BEGUN)
         finish(record, -EINTR, ABANDONED);
-    }
+    else if (record->state == DONE)
+        finish(record, record->result, DONE);
 }
 
 /* A dead holder may still be a zombie, since its parent may be the one that waits here. */
@@ -192,7 +203,7 @@ void log_lock(void)
             __atomic_compare_exchange_n(&shared->lock, &holder, me, 0, __ATOMIC_ACQUIRE,
                                         __ATOMIC_RELAXED)) {
             if (log_is_whole())
-                abandon();
+                repair();
             return;
         }
     }
@@ -282,7 +293,7 @@ static struct record *open_record(enum kind kind, const struct call *call)
     record->size = RECORD_SIZE;
     record->kind = (uint8_t)kind;
     record->call = call ? (uint16_t)call->nr : 0xffff;
-    record->sequence = shared->sequence;
+    record->sequence = log_header->records;
     record->process = last_process;
     record->thread = shared->lock;
     __atomic_store_n(&record->state, BEGUN, __ATOMIC_RELEASE);
@@ -401,7 +412,7 @@ static void finish(struct record *record, long result, enum record_state state)
 {
     if (!record || !log_is_whole())
         return;
-    uint32_t fixed = record->size - record->payload_size;
+    uint32_t fixed = RECORD_SIZE + record->name_size + record->second_size;
     record->result = result;
     record->payload_check = adler32((unsigned char *)record + fixed, record->payload_size);
     while (record->size % 8)
@@ -409,16 +420,17 @@ static void finish(struct record *record, long result, enum record_state state)
     record->check = check_of(record, fixed, state);
     uint64_t end = log_header->committed + record->size;
     if (!is_large()) /* what follows must not look like a record that was begun */
-        memset((char *)record + record->size, 0, 16);
+        memset((char *)record + record->size, 0, 24);
     record->state = (uint8_t)state;
-    shared->sequence++;
-    log_header->records++;
-    __atomic_store_n(&log_header->committed, end, __ATOMIC_RELEASE);
+    shared->sequence = record->sequence + 1;
+    __atomic_store_n(&shared->intended_end, end, __ATOMIC_RELEASE);
     if (is_large()) {
-        memset(shared->window, 0, 16);
-        log_header->spooled = end;
-        drop_large();
+        memset(shared->window, 0, 24);
+        __atomic_store_n(&log_header->spooled, end, __ATOMIC_RELEASE);
     }
+    __atomic_store_n(&log_header->committed, end, __ATOMIC_RELEASE);
+    __atomic_store_n(&log_header->records, shared->sequence, __ATOMIC_RELEASE);
+    drop_large();
 }
 
 void log_commit(struct record *record, long result)
