@@ -157,13 +157,6 @@ class Op:
         return self.mode & _TYPE_MASK
 
     @property
-    def is_mutating(self) -> bool:
-        """Whether files may differ behind it: after each such op there is a state of its own."""
-        if self.kind is Kind.OPEN:
-            return bool(self.flags & os.O_TRUNC)
-        return Kind.CREATE <= self.kind <= Kind.UTIMES and self.kind not in (Kind.CLOSE, Kind.DUP)
-
-    @property
     def page_cuts(self) -> range:
         """
         Where a killed write can stop: how many of its bytes are there, none and all left out.
