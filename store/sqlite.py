@@ -196,7 +196,7 @@ class immediate:
     """
     Run the block in one transaction that holds the write lock from its first statement.
 
-    A class, since it costs half of what a generator does, which is much of a short transaction.
+    A class, since a generator costs as much again as BEGIN and COMMIT themselves.
 
     Durable: after success: all of the block, as far as ``synchronous`` promises. After any
         exception, also one of COMMIT: none of it; but a signal during COMMIT is raised when that
